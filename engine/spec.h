@@ -1,0 +1,91 @@
+/* spec.h - the run spec: every key, its default, its bounds, its error. One of the three headers the server knows.
+ *
+ * The keys carry the names people know from Hugging Face TrainingArguments and PEFT LoraConfig wherever one exists. One
+ * table (spec_keys) drives reading, writing, checking, the documentation and the form in the page. */
+#ifndef PLIMSOLL_ENGINE_SPEC_H
+#define PLIMSOLL_ENGINE_SPEC_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+#include "base/json.h"
+
+enum spec_type {
+    SPEC_BOOL,
+    SPEC_INT,     /* int64_t */
+    SPEC_FLOAT,   /* double */
+    SPEC_STRING,  /* char *, NULL when absent */
+    SPEC_CHOICE,  /* char *, one of `choices` */
+    SPEC_STRINGS, /* struct spec_strings */
+    SPEC_BYTES,   /* int64_t; "24GiB" or a number; 0 when absent */
+};
+
+/* A list of strings, owned by the spec. */
+struct spec_strings {
+    char **items;
+    int64_t count;
+};
+
+struct spec {
+    char *model;             /* folder in Hugging Face layout */
+    char *device;            /* cpu | cuda:N */
+    char *finetuning_type;   /* lora | full */
+    char *adapter_name_or_path; /* start from this PEFT adapter instead of a fresh one */
+    int64_t r;
+    double lora_alpha, lora_dropout;
+    struct spec_strings target_modules; /* module names, or the one entry "all-linear" */
+    bool use_rslora, use_dora;
+    struct {
+        struct spec_strings train_files, eval_files;
+        char *format; /* auto | messages | prompt_completion | text | alpaca | sharegpt */
+        char *mask;   /* assistant | last | all */
+        int64_t max_length;
+        bool packing, shuffle;
+    } data;
+    int64_t per_device_train_batch_size, per_device_eval_batch_size, gradient_accumulation_steps;
+    double learning_rate;
+    char *lr_scheduler_type; /* linear | cosine | constant */
+    int64_t warmup_steps;
+    double weight_decay;
+    bool decay_norms_and_biases;
+    double adam_beta1, adam_beta2, adam_epsilon, max_grad_norm;
+    double num_train_epochs;
+    int64_t max_steps; /* 0: by epochs */
+    int64_t seed;
+    bool gradient_checkpointing, bf16;
+    int64_t eval_steps, save_steps, save_total_limit; /* 0: only at the end / keep all */
+    int64_t loss_chunk_rows;
+    struct spec_strings sample_prompts;
+    int64_t sample_max_tokens;
+    struct {
+        int64_t cap;
+    } memory;
+};
+
+/* One key of the spec. `path` uses a dot for nested objects ("data.max_length"). */
+struct spec_key {
+    const char *path;
+    enum spec_type type;
+    uint32_t offset;       /* in struct spec */
+    const char *preset;    /* default as JSON text, e.g. "16", "\"cosine\"", "[]"; "null" for absent */
+    double min, max;       /* for numbers, both inclusive */
+    const char *choices;   /* "a|b|c" for SPEC_CHOICE */
+    const char *help;      /* one sentence, with unit */
+};
+const struct spec_key *spec_keys(int64_t *count);
+
+/* Fills `spec` with the defaults and then with the object's values. Unknown keys, wrong types and values out of bounds
+ * are STATUS_INVALID, name the key (err.param) and, for an unknown key, the nearest known one. Checks that need more
+ * than one key (warmup_steps < max_steps, ...) are done here too. Release with spec_release, also after an error. */
+enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e);
+/* Reads a JSON file. Relative paths in `model`, `adapter_name_or_path` and `data.*_files` are taken from the process's working folder. */
+enum status spec_load(struct spec *spec, const char *path, struct err *e);
+/* The whole resolved spec, defaults included. Caller frees with cJSON_Delete. */
+cJSON *spec_to_json(const struct spec *spec);
+void spec_release(struct spec *spec);
+
+/* The table as JSON, for GET /v1/spec and the page: [{"path","type","default","min","max","choices","help"}]. */
+cJSON *spec_keys_to_json(void);
+
+#endif
