@@ -238,12 +238,13 @@ struct column_sum_args {
     bool accumulate;
 };
 
-/* out[t,n] = (accumulate ? out[t,n] : 0) + x[t,n] * scale[n]. out may be x. */
+/* out[t,n] = (accumulate ? out[t,n] : 0) + x[t,n] * scale[n] + (bias ? bias[n] : 0). out may be x. */
 struct column_scale_args {
     int64_t rows, cols;
     const float *x;
     int64_t ld_x;
-    const float *scale; /* [cols] */
+    const float *scale; /* [cols] or NULL: ones */
+    const float *bias;  /* [cols] or NULL */
     float *out;
     int64_t ld_out;
     bool accumulate;
