@@ -1,5 +1,4 @@
 /* file.c - POSIX files behind a small door. Short writes, EINTR and "disk full" are handled here, once. */
-#define _GNU_SOURCE
 #include "base/file.h"
 
 #include <dirent.h>
@@ -16,7 +15,7 @@
 
 #include "base/mem.h"
 
-static enum status io_error(struct err *e, const char *doing, const char *path) {
+enum status file_error(struct err *e, const char *doing, const char *path) {
     const int code = errno;
     const enum status status = code == ENOENT                       ? STATUS_NOT_FOUND
                                : code == ENOSPC || code == EDQUOT   ? STATUS_NO_SPACE
@@ -59,14 +58,14 @@ bool file_name_is_plain(const char *name) {
 
 enum status file_read(const char *path, size_t bytes_max, struct str *out, struct err *e) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return io_error(e, "reading", path);
+    if (fd < 0) return file_error(e, "reading", path);
     enum status status = STATUS_OK;
     char chunk[16384];
     const size_t start = out->len;
     for (;;) {
         const ssize_t count = read(fd, chunk, sizeof chunk);
         if (count < 0 && errno == EINTR) continue;
-        if (count < 0) status = io_error(e, "reading", path);
+        if (count < 0) status = file_error(e, "reading", path);
         if (count <= 0) break;
         if (out->len - start + (size_t)count > bytes_max) {
             status = err_set(e, STATUS_INVALID, "%s is larger than the limit of %zu bytes", path, bytes_max);
@@ -91,7 +90,7 @@ enum status file_write_atomic(const char *path, const void *bytes, size_t count,
 
 enum status file_size(const char *path, int64_t *bytes, struct err *e) {
     struct stat info;
-    if (stat(path, &info) != 0) return io_error(e, "looking at", path);
+    if (stat(path, &info) != 0) return file_error(e, "looking at", path);
     *bytes = info.st_size;
     return STATUS_OK;
 }
@@ -103,7 +102,7 @@ enum status file_make_folder(const char *path, struct err *e) {
         if (*at != '/' && *at) continue;
         const char kept = *at;
         *at = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) status = io_error(e, "creating the folder", part);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) status = file_error(e, "creating the folder", part);
         *at = kept;
         if (!kept) break;
     }
@@ -116,9 +115,9 @@ enum status file_make_folder(const char *path, struct err *e) {
 
 enum status file_remove_all(const char *path, struct err *e) {
     struct stat info;
-    if (lstat(path, &info) != 0) return errno == ENOENT ? STATUS_OK : io_error(e, "removing", path);
+    if (lstat(path, &info) != 0) return errno == ENOENT ? STATUS_OK : file_error(e, "removing", path);
     if (!S_ISDIR(info.st_mode)) {
-        return unlink(path) == 0 || errno == ENOENT ? STATUS_OK : io_error(e, "removing", path);
+        return unlink(path) == 0 || errno == ENOENT ? STATUS_OK : file_error(e, "removing", path);
     }
     char **names = NULL;
     size_t count = 0;
@@ -130,24 +129,24 @@ enum status file_remove_all(const char *path, struct err *e) {
         mem_free(inner);
     }
     file_names_free(names, count);
-    if (status == STATUS_OK && rmdir(path) != 0 && errno != ENOENT) status = io_error(e, "removing", path);
+    if (status == STATUS_OK && rmdir(path) != 0 && errno != ENOENT) status = file_error(e, "removing", path);
     return status;
 }
 
 enum status file_sync_folder(const char *path, struct err *e) {
     const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return io_error(e, "opening the folder", path);
+    if (fd < 0) return file_error(e, "opening the folder", path);
     const int result = fsync(fd);
     const int code = errno;
     close(fd);
     errno = code;
     /* Some network file systems cannot sync a folder; the rename itself is still atomic there. */
-    if (result != 0 && code != EINVAL && code != ENOTSUP) return io_error(e, "syncing the folder", path);
+    if (result != 0 && code != EINVAL && code != ENOTSUP) return file_error(e, "syncing the folder", path);
     return STATUS_OK;
 }
 
 enum status file_rename(const char *from, const char *to, struct err *e) {
-    if (rename(from, to) != 0) return io_error(e, "renaming to", to);
+    if (rename(from, to) != 0) return file_error(e, "renaming to", to);
     const char *const slash = strrchr(to, '/');
     char *folder = slash && slash != to ? mem_strndup(to, (size_t)(slash - to)) : mem_strdup(slash ? "/" : ".");
     const enum status status = file_sync_folder(folder, e);
@@ -165,7 +164,7 @@ enum status file_copy(const char *from, const char *to, struct err *e) {
 
 enum status file_free_space(const char *path, int64_t *bytes, struct err *e) {
     struct statvfs info;
-    if (statvfs(path, &info) != 0) return io_error(e, "looking at the disk of", path);
+    if (statvfs(path, &info) != 0) return file_error(e, "looking at the disk of", path);
     *bytes = (int64_t)info.f_bavail * (int64_t)info.f_frsize;
     return STATUS_OK;
 }
@@ -176,7 +175,7 @@ static int compare_names(const void *a, const void *b) {
 
 enum status file_list(const char *path, char ***names, size_t *count, struct err *e) {
     DIR *folder = opendir(path);
-    if (!folder) return io_error(e, "listing", path);
+    if (!folder) return file_error(e, "listing", path);
     char **list = NULL;
     size_t n = 0, capacity = 0;
     for (const struct dirent *entry = readdir(folder); entry; entry = readdir(folder)) {
@@ -201,17 +200,17 @@ void file_names_free(char **names, size_t count) {
 enum status file_map_open(struct file_map *map, const char *path, struct err *e) {
     *map = (struct file_map){0};
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) return io_error(e, "reading", path);
+    if (fd < 0) return file_error(e, "reading", path);
     enum status status = STATUS_OK;
     struct stat info;
     if (fstat(fd, &info) != 0) {
-        status = io_error(e, "looking at", path);
+        status = file_error(e, "looking at", path);
     } else if (!S_ISREG(info.st_mode)) {
         status = err_set(e, STATUS_IO, "%s is not a regular file", path);
     } else if (info.st_size > 0) {
         void *const data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (data == MAP_FAILED) {
-            status = io_error(e, "mapping", path);
+            status = file_error(e, "mapping", path);
         } else {
             map->data = data;
             map->bytes = (size_t)info.st_size;
@@ -231,7 +230,7 @@ enum status file_writer_open(struct file_writer *w, const char *path, struct err
     char *temporary = str_format("%s.tmp.%ld", path, (long)getpid());
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (fd < 0) {
-        const enum status status = io_error(e, "writing", path);
+        const enum status status = file_error(e, "writing", path);
         mem_free(temporary);
         return status;
     }
@@ -246,7 +245,7 @@ enum status file_writer_write(struct file_writer *w, const void *bytes, size_t c
     while (left) {
         const ssize_t done = write(w->fd_plus_1 - 1, at, left);
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) return io_error(e, "writing", w->path);
+        if (done < 0) return file_error(e, "writing", w->path);
         at += done;
         left -= (size_t)done;
     }
@@ -257,8 +256,8 @@ enum status file_writer_write(struct file_writer *w, const void *bytes, size_t c
 enum status file_writer_commit(struct file_writer *w, struct err *e) {
     ASSERT(w->fd_plus_1);
     enum status status = STATUS_OK;
-    if (fsync(w->fd_plus_1 - 1) != 0) status = io_error(e, "writing", w->path);
-    if (close(w->fd_plus_1 - 1) != 0 && status == STATUS_OK) status = io_error(e, "writing", w->path);
+    if (fsync(w->fd_plus_1 - 1) != 0) status = file_error(e, "writing", w->path);
+    if (close(w->fd_plus_1 - 1) != 0 && status == STATUS_OK) status = file_error(e, "writing", w->path);
     w->fd_plus_1 = 0;
     if (status == STATUS_OK) status = file_rename(w->path_temporary, w->path, e);
     file_writer_abort(w);

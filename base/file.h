@@ -14,6 +14,10 @@
 
 enum { FILE_PATH_MAX = 4096 };
 
+/* Fills `e` from errno: STATUS_NOT_FOUND for a missing file, STATUS_NO_SPACE for a full disk, else STATUS_IO. `doing` is
+ * a word such as "reading". For base's own files: nobody else looks at errno. */
+enum status file_error(struct err *e, const char *doing, const char *path);
+
 /* Joins with one slash. Caller frees with mem_free. */
 char *file_join(const char *folder, const char *name);
 /* The part after the last slash. Points into `path`. */

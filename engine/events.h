@@ -1,22 +1,23 @@
-/* events.h - the event stream of a run: what ranks write and the server reads. One JSON object a line, append-only,
- * events.<rank>.jsonl in the run directory. One of the three headers the server knows.
+/* events.h - the event stream of a run: what ranks write and the server reads. One JSON object a
+ * line, append-only, events.<rank>.jsonl in the run directory. One of the three headers the server
+ * knows.
  *
- * Every event has "time_ms" (unix), "rank", "kind". A number that is not finite is null, and "nonfinite" names it
+ * Every event has "time_ms" (unix), "rank", "kind". A number that is not finite is null, and
+ * "nonfinite" names it
  * ({"loss":null,"nonfinite":{"loss":"nan"}}). The other fields by kind:
- *   start       total_steps, steps_per_epoch, num_train_epochs, rows, samples, tokens, trained_tokens, longest, counts{},
- *               planned_peak_bytes, capacity_bytes, parameters, trainable_parameters, device, resumed_from_step
- *   phase       phase: load | plan | train | eval | checkpoint | export
- *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate, mean_token_accuracy, tokens,
- *               trained_tokens, tokens_per_second, seconds
- *   memory      step, phase, categories{weights,adapters,gradients,optimizer,activations,workspace,communication,staging},
- *               allocated, reserved, peak, largest_free_block, capacity, device_used, device_total, host_used (bytes)
- *   eval        step, loss, mean_token_accuracy, trained_tokens, seconds
- *   checkpoint  step, path (relative to the run directory)
- *   sample      step, prompt, text
- *   oom         phase, requested, allocated, reserved, capacity, largest_free_block, categories{}
- *   log         level: info | warn | error, message
- *   error       status (status_name), message, param
- *   done        outcome: succeeded | stopped, step, trained_tokens, result ("adapter" | "model" | null), seconds */
+ *   start       total_steps, steps_per_epoch, num_train_epochs, rows, samples, tokens,
+ * trained_tokens, longest, counts{}, planned_peak_bytes, capacity_bytes, parameters,
+ * trainable_parameters, device, resumed_from_step phase       phase: load | plan | train | eval |
+ * checkpoint | export step        step (1-based), total_steps, epoch, loss, grad_norm,
+ * learning_rate, mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds memory
+ * step, phase,
+ * categories{weights,adapters,gradients,optimizer,activations,workspace,communication,staging},
+ *               allocated, reserved, peak, largest_free_block, capacity, device_used, device_total,
+ * host_used (bytes) eval        step, loss, mean_token_accuracy, trained_tokens, seconds checkpoint
+ * step, path (relative to the run directory) sample      step, prompt, text oom         phase,
+ * requested, allocated, reserved, capacity, largest_free_block, categories{} log         level:
+ * info | warn | error, message error       status (status_name), message, param done outcome:
+ * succeeded | stopped, step, trained_tokens, result ("adapter" | "model" | null), seconds */
 #ifndef PLIMSOLL_ENGINE_EVENTS_H
 #define PLIMSOLL_ENGINE_EVENTS_H
 
@@ -53,8 +54,10 @@ struct event_log {
     int64_t rank;
     bool echo; /* also to stderr, for people who run the engine by hand */
 };
-/* Opens for appending. A last line without newline (the rank was killed in the middle of it) is cut off first. */
-enum status event_log_open(struct event_log *log, const char *run_folder, int64_t rank, struct err *e);
+/* Opens for appending. A last line without newline (the rank was killed in the middle of it) is cut
+ * off first. */
+enum status event_log_open(struct event_log *log, const char *run_folder, int64_t rank,
+                           struct err *e);
 void event_log_close(struct event_log *log);
 /* Writes one event and frees `fields` (may be NULL). Each line is one write(2). */
 enum status event_write(struct event_log *log, enum event_kind kind, cJSON *fields, struct err *e);
@@ -64,13 +67,16 @@ void event_add_number(cJSON *fields, const char *key, double value);
 /* The reading end: complete lines from `offset` on. */
 struct event_reader {
     char *path;
-    int64_t offset; /* of the first byte not yet handed out; may be stored and given back */
-    struct str pending;
+    int64_t offset;     /* of the first byte not yet handed out; may be stored and given back */
+    struct str pending; /* bytes of the file; those before `used` are handed out */
+    size_t used;
 };
-void event_reader_open(struct event_reader *r, const char *run_folder, int64_t rank, int64_t offset);
+void event_reader_open(struct event_reader *r, const char *run_folder, int64_t rank,
+                       int64_t offset);
 void event_reader_close(struct event_reader *r);
-/* The next complete event, or *out = NULL when there is none yet (a missing file counts as none). A line that is not an
- * event is skipped and counted in *skipped. Caller frees *out with cJSON_Delete. */
+/* The next complete event, or *out = NULL when there is none yet (a missing file counts as none). A
+ * line that is not an event is skipped and counted in *skipped. Caller frees *out with
+ * cJSON_Delete. */
 enum status event_reader_next(struct event_reader *r, cJSON **out, int64_t *skipped, struct err *e);
 
 #endif

@@ -1,16 +1,17 @@
-/* rundir.h - the run directory, the whole contract between server and engine. One of the three headers the server knows.
+/* rundir.h - the run directory, the whole contract between server and engine. One of the three
+ * headers the server knows.
  *
  *   spec.json              what to run; the file alone reproduces the run
- *   control.json           what the operator wants: {"stop": true}, polled each step (SIGTERM means the same)
- *   events.<rank>.jsonl    see events.h
- *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it while it lives
- *   rank.<n>.log           stderr of the rank
+ *   control.json           what the operator wants: {"stop": true}, polled each step (SIGTERM means
+ * the same) events.<rank>.jsonl    see events.h rank.<n>.pid {"pid","start_time","boot_id"}; the
+ * rank holds an exclusive flock on it while it lives rank.<n>.log           stderr of the rank
  *   checkpoints/step-N/    written under a temporary name, synced, manifest with hashes, renamed
  *   adapter/ or model/     the result
  *
- * Exit codes of a rank: 0 the run is done; RUN_EXIT_STOPPED stopped on request after writing a checkpoint; RUN_EXIT_FAILED
- * failed, the reason is the last `error` event; anything else (a signal too) is a crash. Starting a rank again in the
- * same directory continues from the newest complete checkpoint. */
+ * Exit codes of a rank: 0 the run is done; RUN_EXIT_STOPPED stopped on request after writing a
+ * checkpoint; RUN_EXIT_FAILED failed, the reason is the last `error` event; anything else (a signal
+ * too) is a crash. Starting a rank again in the same directory continues from the newest complete
+ * checkpoint. */
 #ifndef PLIMSOLL_ENGINE_RUNDIR_H
 #define PLIMSOLL_ENGINE_RUNDIR_H
 
@@ -38,11 +39,12 @@ struct rank_identity {
     int64_t start_time; /* field 22 of /proc/<pid>/stat */
     char boot_id[40];
 };
-/* Writes rank.<n>.pid for this process and locks it; *lock_fd stays open for the life of the rank. STATUS_CONFLICT if
- * another living rank holds it. */
+/* Writes rank.<n>.pid for this process and locks it; *lock_fd stays open for the life of the rank.
+ * STATUS_CONFLICT if another living rank holds it. */
 enum status rundir_claim(const char *run, int64_t rank, int *lock_fd, struct err *e);
 /* The identity in the file; STATUS_NOT_FOUND when there is none. */
-enum status rundir_identity(const char *run, int64_t rank, struct rank_identity *out, struct err *e);
+enum status rundir_identity(const char *run, int64_t rank, struct rank_identity *out,
+                            struct err *e);
 /* True if exactly that process still lives on this machine. */
 bool rank_is_alive(const struct rank_identity *identity);
 

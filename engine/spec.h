@@ -1,7 +1,9 @@
-/* spec.h - the run spec: every key, its default, its bounds, its error. One of the three headers the server knows.
+/* spec.h - the run spec: every key, its default, its bounds, its error. One of the three headers
+ * the server knows.
  *
- * The keys carry the names people know from Hugging Face TrainingArguments and PEFT LoraConfig wherever one exists. One
- * table (spec_keys) drives reading, writing, checking, the documentation and the form in the page. */
+ * The keys carry the names people know from Hugging Face TrainingArguments and PEFT LoraConfig
+ * wherever one exists. One table (spec_keys) drives reading, writing, checking, the documentation
+ * and the form in the page. */
 #ifndef PLIMSOLL_ENGINE_SPEC_H
 #define PLIMSOLL_ENGINE_SPEC_H
 
@@ -28,9 +30,9 @@ struct spec_strings {
 };
 
 struct spec {
-    char *model;             /* folder in Hugging Face layout */
-    char *device;            /* cpu | cuda:N */
-    char *finetuning_type;   /* lora | full */
+    char *model;                /* folder in Hugging Face layout */
+    char *device;               /* cpu | cuda:N */
+    char *finetuning_type;      /* lora | full */
     char *adapter_name_or_path; /* start from this PEFT adapter instead of a fresh one */
     int64_t r;
     double lora_alpha, lora_dropout;
@@ -67,25 +69,28 @@ struct spec {
 struct spec_key {
     const char *path;
     enum spec_type type;
-    uint32_t offset;       /* in struct spec */
-    const char *preset;    /* default as JSON text, e.g. "16", "\"cosine\"", "[]"; "null" for absent */
-    double min, max;       /* for numbers, both inclusive */
-    const char *choices;   /* "a|b|c" for SPEC_CHOICE */
-    const char *help;      /* one sentence, with unit */
+    uint32_t offset;    /* in struct spec */
+    const char *preset; /* default as JSON text, e.g. "16", "\"cosine\"", "[]"; "null" for absent */
+    double min, max;    /* for numbers, both inclusive */
+    const char *choices; /* "a|b|c" for SPEC_CHOICE */
+    const char *help;    /* one sentence, with unit */
 };
 const struct spec_key *spec_keys(int64_t *count);
 
-/* Fills `spec` with the defaults and then with the object's values. Unknown keys, wrong types and values out of bounds
- * are STATUS_INVALID, name the key (err.param) and, for an unknown key, the nearest known one. Checks that need more
- * than one key (warmup_steps < max_steps, ...) are done here too. Release with spec_release, also after an error. */
+/* Fills `spec` with the defaults and then with the object's values. Unknown keys, wrong types and
+ * values out of bounds are STATUS_INVALID, name the key (err.param) and, for an unknown key, the
+ * nearest known one. Checks that need more than one key (warmup_steps < max_steps, ...) are done
+ * here too. Release with spec_release, also after an error. */
 enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e);
-/* Reads a JSON file. Relative paths in `model`, `adapter_name_or_path` and `data.*_files` are taken from the process's working folder. */
+/* Reads a JSON file. Relative paths in `model`, `adapter_name_or_path` and `data.*_files` are taken
+ * from the process's working folder. */
 enum status spec_load(struct spec *spec, const char *path, struct err *e);
 /* The whole resolved spec, defaults included. Caller frees with cJSON_Delete. */
 cJSON *spec_to_json(const struct spec *spec);
 void spec_release(struct spec *spec);
 
-/* The table as JSON, for GET /v1/spec and the page: [{"path","type","default","min","max","choices","help"}]. */
+/* The table as JSON, for GET /v1/spec and the page:
+ * [{"path","type","default","min","max","choices","help"}]. */
 cJSON *spec_keys_to_json(void);
 
 #endif

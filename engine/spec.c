@@ -1,0 +1,499 @@
+/* spec.c - the table of all run-spec keys, and reading and writing by it.
+ *
+ * The table is the only place that knows a key: its type, its place in struct spec, its default,
+ * its bounds and its sentence. Everything else walks the table, so that a new key cannot be
+ * readable and not writable, or bounded in one place and free in another. A value goes through the
+ * same function whether it is a default or the user's. */
+#include "engine/spec.h"
+
+#include <float.h>
+#include <math.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { SPEC_FILE_MAX = 16 << 20, SPEC_STRINGS_MAX = 4096, SPEC_STRING_MAX = 1 << 16 };
+
+/* Whole numbers travel as JSON doubles: beyond this they would not come back the same. */
+#define WHOLE_MAX 0x1p53
+#define STEPS_MAX 1e9
+
+#define AT(member) (uint32_t) offsetof(struct spec, member)
+#define KEY_BOOL(path_, member, preset_, help_)                                                    \
+    {                                                                                              \
+        .path = (path_), .type = SPEC_BOOL, .offset = AT(member), .preset = (preset_),             \
+        .help = (help_)                                                                            \
+    }
+#define KEY_INT(path_, member, preset_, min_, max_, help_)                                         \
+    {                                                                                              \
+        .path = (path_), .type = SPEC_INT, .offset = AT(member), .preset = (preset_),              \
+        .min = (min_), .max = (max_), .help = (help_)                                              \
+    }
+#define KEY_FLOAT(path_, member, preset_, min_, max_, help_)                                       \
+    {                                                                                              \
+        .path = (path_), .type = SPEC_FLOAT, .offset = AT(member), .preset = (preset_),            \
+        .min = (min_), .max = (max_), .help = (help_)                                              \
+    }
+#define KEY_TEXT(path_, type_, member, preset_, choices_, help_)                                   \
+    {                                                                                              \
+        .path = (path_), .type = (type_), .offset = AT(member), .preset = (preset_),               \
+        .choices = (choices_), .help = (help_)                                                     \
+    }
+
+static const struct spec_key KEYS[] = {
+    KEY_TEXT("model", SPEC_STRING, model, "null", NULL,
+             "Folder of the model to train, in Hugging Face layout."),
+    KEY_TEXT("device", SPEC_STRING, device, "\"cpu\"", NULL, "Where to compute: cpu or cuda:N."),
+    KEY_TEXT("finetuning_type", SPEC_CHOICE, finetuning_type, "\"lora\"", "lora|full",
+             "Train small low-rank adapters (lora) or every weight (full)."),
+    KEY_TEXT("adapter_name_or_path", SPEC_STRING, adapter_name_or_path, "null", NULL,
+             "Folder of a PEFT adapter to continue from, instead of a fresh one."),
+    KEY_INT("r", r, "16", 1, 4096, "Rank of the LoRA matrices."),
+    KEY_FLOAT("lora_alpha", lora_alpha, "32", 1e-6, 1e6,
+              "LoRA scale: the adapter's output is multiplied by lora_alpha / r."),
+    KEY_FLOAT("lora_dropout", lora_dropout, "0", 0, 0.99,
+              "Share of the LoRA input that is dropped in training."),
+    KEY_TEXT("target_modules", SPEC_STRINGS, target_modules, "[\"all-linear\"]", NULL,
+             "Names of the linear layers that get an adapter, or all-linear."),
+    KEY_BOOL("use_rslora", use_rslora, "false", "Scale by lora_alpha / sqrt(r) instead."),
+    KEY_BOOL("use_dora", use_dora, "false",
+             "Train the magnitude of each weight row beside its direction (DoRA)."),
+    KEY_TEXT("data.train_files", SPEC_STRINGS, data.train_files, "[]", NULL,
+             "Files of training rows, one JSON object a line."),
+    KEY_TEXT("data.eval_files", SPEC_STRINGS, data.eval_files, "[]", NULL,
+             "Files of held-out rows that are only measured."),
+    KEY_TEXT("data.format", SPEC_CHOICE, data.format, "\"auto\"",
+             "auto|messages|prompt_completion|text|alpaca|sharegpt", "Shape of the rows."),
+    KEY_TEXT("data.mask", SPEC_CHOICE, data.mask, "\"assistant\"", "assistant|last|all",
+             "Which tokens are learned: every answer, the last answer, or everything."),
+    KEY_INT("data.max_length", data.max_length, "1024", 2, 1 << 20,
+            "Longest sample in tokens; longer rows are cut and counted."),
+    KEY_BOOL("data.packing", data.packing, "true",
+             "Lay several short samples into one row; they do not see each other."),
+    KEY_BOOL("data.shuffle", data.shuffle, "true", "New order of the samples in every epoch."),
+    KEY_INT("per_device_train_batch_size", per_device_train_batch_size, "4", 1, 65536,
+            "Rows that one device trains at a time."),
+    KEY_INT("per_device_eval_batch_size", per_device_eval_batch_size, "4", 1, 65536,
+            "Rows that one device evaluates at a time."),
+    KEY_INT("gradient_accumulation_steps", gradient_accumulation_steps, "1", 1, 65536,
+            "Micro-batches whose gradients are summed for one update."),
+    KEY_FLOAT("learning_rate", learning_rate, "0.0002", 0, 10, "Highest learning rate."),
+    KEY_TEXT("lr_scheduler_type", SPEC_CHOICE, lr_scheduler_type, "\"linear\"",
+             "linear|cosine|constant", "How the learning rate falls after the warm-up."),
+    KEY_INT("warmup_steps", warmup_steps, "0", 0, STEPS_MAX,
+            "Updates in which the learning rate rises from zero."),
+    KEY_FLOAT("weight_decay", weight_decay, "0", 0, 10, "Weight decay of AdamW."),
+    KEY_BOOL("decay_norms_and_biases", decay_norms_and_biases, "false",
+             "Let weight decay also act on norms and biases."),
+    KEY_FLOAT("adam_beta1", adam_beta1, "0.9", 0, 0.9999999, "Memory of the mean in AdamW."),
+    KEY_FLOAT("adam_beta2", adam_beta2, "0.999", 0, 0.9999999, "Memory of the square in AdamW."),
+    KEY_FLOAT("adam_epsilon", adam_epsilon, "1e-8", 1e-30, 1, "Guard against division by zero."),
+    KEY_FLOAT("max_grad_norm", max_grad_norm, "1", 0, 1e9,
+              "Longest gradient; longer ones are scaled down; 0 turns this off."),
+    KEY_FLOAT("num_train_epochs", num_train_epochs, "3", 0, 1e6,
+              "Passes over the training rows, where max_steps is 0."),
+    KEY_INT("max_steps", max_steps, "0", 0, STEPS_MAX,
+            "Number of updates; 0 means by num_train_epochs."),
+    KEY_INT("seed", seed, "42", 0, 2147483647, "Start of all random numbers."),
+    KEY_BOOL("gradient_checkpointing", gradient_checkpointing, "false",
+             "Compute activations again in the backward pass: less memory, more time."),
+    KEY_BOOL("bf16", bf16, "false", "Matrix products in bfloat16."),
+    KEY_INT("eval_steps", eval_steps, "0", 0, STEPS_MAX,
+            "Evaluate every so many updates; 0 means only at the end."),
+    KEY_INT("save_steps", save_steps, "0", 0, STEPS_MAX,
+            "Write a checkpoint every so many updates; 0 means only at the end."),
+    KEY_INT("save_total_limit", save_total_limit, "2", 0, 1e6,
+            "Checkpoints to keep, newest first; 0 keeps all."),
+    KEY_INT("loss_chunk_rows", loss_chunk_rows, "1024", 1, 1 << 20,
+            "Tokens whose logits exist at one time: smaller takes less memory."),
+    KEY_TEXT("sample_prompts", SPEC_STRINGS, sample_prompts, "[]", NULL,
+             "Prompts that the model answers at every evaluation."),
+    KEY_INT("sample_max_tokens", sample_max_tokens, "64", 1, 65536,
+            "Longest answer to a sample prompt in tokens."),
+    {.path = "memory.cap",
+     .type = SPEC_BYTES,
+     .offset = AT(memory.cap),
+     .preset = "0",
+     .min = 0,
+     .max = WHOLE_MAX,
+     .help = "Most memory that the run may take on a device, such as 24GiB; 0 means all of it."},
+};
+enum { KEY_COUNT = COUNT_OF(KEYS), NAME_MAX_BYTES = 64 };
+
+const struct spec_key *spec_keys(int64_t *count) {
+    *count = KEY_COUNT;
+    return KEYS;
+}
+
+static void *place(struct spec *spec, const struct spec_key *key) {
+    return (char *)spec + key->offset;
+}
+
+static const void *place_const(const struct spec *spec, const struct spec_key *key) {
+    return (const char *)spec + key->offset;
+}
+
+static void strings_release(struct spec_strings *list) {
+    for (int64_t i = 0; i < list->count; i++) {
+        mem_free(list->items[i]);
+    }
+    mem_free(list->items);
+    *list = (struct spec_strings){0};
+}
+
+static void replace_text(char **at, const char *text) {
+    mem_free(*at);
+    *at = mem_strdup(text);
+}
+
+static enum status wrong_type(const struct spec_key *key, const char *expected, struct err *e) {
+    return err_set_param(e, STATUS_INVALID, key->path, "%s: expected %s", key->path, expected);
+}
+
+static bool choice_contains(const char *choices, const char *value) {
+    const size_t len = strlen(value);
+    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        if (len && strncmp(at, value, len) == 0 && (at[len] == '|' || !at[len])) return true;
+    }
+    return false;
+}
+
+static enum status number_in_bounds(const struct spec_key *key, double value, struct err *e) {
+    if (value >= key->min && value <= key->max) return STATUS_OK;
+    return err_set_param(e, STATUS_INVALID, key->path,
+                         "%s is %.17g, it must be from %.15g to %.15g", key->path, value, key->min,
+                         key->max);
+}
+
+static enum status set_number(const struct spec_key *key, void *at, const cJSON *value,
+                              struct err *e) {
+    const bool whole = key->type == SPEC_INT;
+    const char *const expected = whole ? "a whole number" : "a number";
+    if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble)) {
+        return wrong_type(key, expected, e);
+    }
+    const double number = value->valuedouble;
+    if (whole && number != floor(number)) return wrong_type(key, expected, e);
+    TRY(number_in_bounds(key, number, e));
+    if (whole) {
+        *(int64_t *)at = (int64_t)number;
+    } else {
+        *(double *)at = number;
+    }
+    return STATUS_OK;
+}
+
+static enum status set_bytes(const struct spec_key *key, int64_t *at, const cJSON *value,
+                             struct err *e) {
+    int64_t bytes = 0;
+    if (cJSON_IsString(value)) {
+        TRY(str_to_bytes(value->valuestring, key->path, &bytes, e));
+        TRY(number_in_bounds(key, (double)bytes, e));
+    } else {
+        const bool whole = cJSON_IsNumber(value) && value->valuedouble == floor(value->valuedouble);
+        if (!whole) return wrong_type(key, "a size such as \"24GiB\" or a number of bytes", e);
+        TRY(number_in_bounds(key, value->valuedouble, e));
+        bytes = (int64_t)value->valuedouble;
+    }
+    *at = bytes;
+    return STATUS_OK;
+}
+
+static enum status set_text(const struct spec_key *key, char **at, const cJSON *value,
+                            struct err *e) {
+    if (!cJSON_IsString(value)) return wrong_type(key, "a string", e);
+    const char *const text = value->valuestring;
+    if (strlen(text) > SPEC_STRING_MAX) return wrong_type(key, "a shorter string", e);
+    if (key->choices && !choice_contains(key->choices, text)) {
+        return err_set_param(e, STATUS_INVALID, key->path, "%s is \"%.80s\", it must be one of %s",
+                             key->path, text, key->choices);
+    }
+    replace_text(at, text);
+    return STATUS_OK;
+}
+
+static enum status set_strings(const struct spec_key *key, struct spec_strings *at,
+                               const cJSON *value, struct err *e) {
+    if (!cJSON_IsArray(value)) return wrong_type(key, "a list of strings", e);
+    int64_t count = 0;
+    for (const cJSON *item = value->child; item; item = item->next, count++) {
+        const bool fine = cJSON_IsString(item) && item->valuestring[0] &&
+                          strlen(item->valuestring) <= SPEC_STRING_MAX && count < SPEC_STRINGS_MAX;
+        if (!fine) {
+            return err_set_param(e, STATUS_INVALID, key->path,
+                                 "%s: entry %lld must be a string that is not empty, of at most %d "
+                                 "bytes, in a list of at most %d",
+                                 key->path, (long long)count + 1, SPEC_STRING_MAX,
+                                 SPEC_STRINGS_MAX);
+        }
+    }
+    strings_release(at);
+    at->items = mem_new((size_t)count, sizeof *at->items);
+    for (const cJSON *item = value->child; item; item = item->next) {
+        at->items[at->count++] = mem_strdup(item->valuestring);
+    }
+    return STATUS_OK;
+}
+
+/* null asks for the default, which is there already. */
+static enum status set_value(struct spec *spec, const struct spec_key *key, const cJSON *value,
+                             struct err *e) {
+    void *const at = place(spec, key);
+    if (cJSON_IsNull(value)) return STATUS_OK;
+    switch (key->type) {
+    case SPEC_BOOL:
+        if (!cJSON_IsBool(value)) return wrong_type(key, "true or false", e);
+        *(bool *)at = cJSON_IsTrue(value);
+        return STATUS_OK;
+    case SPEC_INT:
+    case SPEC_FLOAT: return set_number(key, at, value, e);
+    case SPEC_STRING:
+    case SPEC_CHOICE: return set_text(key, at, value, e);
+    case SPEC_STRINGS: return set_strings(key, at, value, e);
+    case SPEC_BYTES: return set_bytes(key, at, value, e);
+    }
+    return err_set(e, STATUS_INTERNAL, "the spec table has an unknown type for %s", key->path);
+}
+
+static enum status set_presets(struct spec *spec, struct err *e) {
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        cJSON *value = NULL;
+        TRY(json_parse(KEYS[i].preset, strlen(KEYS[i].preset), KEYS[i].path, &value, e));
+        const enum status status = set_value(spec, &KEYS[i], value, e);
+        cJSON_Delete(value);
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+/* The part after the dot, for people who put a key on the wrong level. */
+static const char *leaf(const char *path) {
+    const char *const dot = strrchr(path, '.');
+    return dot ? dot + 1 : path;
+}
+
+static enum status unknown_key(const char *path, struct err *e) {
+    const struct spec_key *best = &KEYS[0];
+    int best_distance = NAME_MAX_BYTES;
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        const int whole = str_distance(path, KEYS[i].path);
+        const int part = str_distance(leaf(path), leaf(KEYS[i].path));
+        const int distance = whole < part ? whole : part;
+        if (distance < best_distance) {
+            best_distance = distance;
+            best = &KEYS[i];
+        }
+    }
+    const char *const dot = strchr(best->path, '.');
+    if (best_distance > 0 || !dot) {
+        return err_set_param(e, STATUS_INVALID, path,
+                             "unknown key \"%.80s\"; the nearest known one is \"%s\"", path,
+                             best->path);
+    }
+    return err_set_param(e, STATUS_INVALID, path,
+                         "unknown key \"%.80s\"; write it as {\"%.*s\": {\"%s\": ...}}", path,
+                         (int)(dot - best->path), best->path, dot + 1);
+}
+
+static bool is_group(const char *name) {
+    const size_t len = strlen(name);
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strncmp(KEYS[i].path, name, len) == 0 && KEYS[i].path[len] == '.') return true;
+    }
+    return false;
+}
+
+static enum status set_member(struct spec *spec, bool seen[KEY_COUNT], const char *path,
+                              const cJSON *value, struct err *e) {
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strcmp(KEYS[i].path, path) != 0) continue;
+        if (seen[i]) {
+            return err_set_param(e, STATUS_INVALID, path, "%s is given twice", path);
+        }
+        seen[i] = true;
+        return set_value(spec, &KEYS[i], value, e);
+    }
+    return unknown_key(path, e);
+}
+
+static enum status set_group(struct spec *spec, bool seen[KEY_COUNT], const cJSON *group,
+                             struct err *e) {
+    if (cJSON_IsNull(group)) return STATUS_OK;
+    if (!cJSON_IsObject(group)) {
+        return err_set_param(e, STATUS_INVALID, group->string, "%s: expected an object",
+                             group->string);
+    }
+    for (const cJSON *item = group->child; item; item = item->next) {
+        char *path = str_format("%s.%s", group->string, item->string);
+        const enum status status = set_member(spec, seen, path, item, e);
+        mem_free(path);
+        if (status != STATUS_OK) return status;
+    }
+    return STATUS_OK;
+}
+
+/* A top-level name with a dot is not a path: it would be a second spelling of the nested key. */
+static enum status set_object(struct spec *spec, const cJSON *object, struct err *e) {
+    bool seen[KEY_COUNT] = {false};
+    for (const cJSON *item = object->child; item; item = item->next) {
+        const char *const name = item->string;
+        if (is_group(name)) {
+            TRY(set_group(spec, seen, item, e));
+        } else if (strchr(name, '.')) {
+            return unknown_key(name, e);
+        } else {
+            TRY(set_member(spec, seen, name, item, e));
+        }
+    }
+    return STATUS_OK;
+}
+
+static bool device_is_known(const char *device) {
+    if (strcmp(device, "cpu") == 0) return true;
+    if (!str_starts_with(device, "cuda:")) return false;
+    const char *const digits = device + strlen("cuda:");
+    return digits[0] && strlen(digits) <= 3 && strspn(digits, "0123456789") == strlen(digits);
+}
+
+#define CHECK(condition, path, ...)                                                                \
+    do {                                                                                           \
+        if (!(condition)) return err_set_param(e, STATUS_INVALID, (path), __VA_ARGS__);            \
+    } while (0)
+
+static enum status check_adapter(const struct spec *s, struct err *e) {
+    if (strcmp(s->finetuning_type, "full") == 0) {
+        CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
+        CHECK(!s->adapter_name_or_path, "adapter_name_or_path",
+              "adapter_name_or_path needs finetuning_type lora, it is full");
+        return STATUS_OK;
+    }
+    const struct spec_strings *const targets = &s->target_modules;
+    CHECK(targets->count > 0, "target_modules",
+          "target_modules is empty: name at least one linear layer, or all-linear");
+    for (int64_t i = 0; i < targets->count && targets->count > 1; i++) {
+        CHECK(strcmp(targets->items[i], "all-linear") != 0, "target_modules",
+              "target_modules: all-linear must stand alone");
+    }
+    return STATUS_OK;
+}
+
+static enum status check_together(const struct spec *s, struct err *e) {
+    CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
+    CHECK(s->data.train_files.count > 0, "data.train_files",
+          "data.train_files is missing: name at least one file of training rows");
+    CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
+          s->device);
+    CHECK(s->max_steps > 0 || s->num_train_epochs > 0, "num_train_epochs",
+          "num_train_epochs and max_steps are both 0: one of them must say how long to train");
+    CHECK(s->max_steps == 0 || s->warmup_steps < s->max_steps, "warmup_steps",
+          "warmup_steps is %lld, it must be less than max_steps, which is %lld",
+          (long long)s->warmup_steps, (long long)s->max_steps);
+    CHECK(s->eval_steps == 0 || s->data.eval_files.count > 0, "eval_steps",
+          "eval_steps is %lld, but data.eval_files names no file to evaluate on",
+          (long long)s->eval_steps);
+    return check_adapter(s, e);
+}
+
+enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e) {
+    *spec = (struct spec){0};
+    TRY(set_presets(spec, e));
+    FAIL_IF(!cJSON_IsObject(object), STATUS_INVALID, "the run spec must be a JSON object");
+    TRY(set_object(spec, object, e));
+    return check_together(spec, e);
+}
+
+enum status spec_load(struct spec *spec, const char *path, struct err *e) {
+    *spec = (struct spec){0};
+    cJSON *object = NULL;
+    TRY(json_read_file(path, SPEC_FILE_MAX, &object, e));
+    const enum status status = spec_parse(spec, object, e);
+    cJSON_Delete(object);
+    return status == STATUS_OK ? status : err_prefix(e, "%s", path);
+}
+
+static cJSON *value_to_json(const struct spec *spec, const struct spec_key *key) {
+    const void *const at = place_const(spec, key);
+    switch (key->type) {
+    case SPEC_BOOL: return cJSON_CreateBool(*(const bool *)at);
+    case SPEC_INT:
+    case SPEC_BYTES: return cJSON_CreateNumber((double)*(const int64_t *)at);
+    case SPEC_FLOAT: return cJSON_CreateNumber(*(const double *)at);
+    case SPEC_STRING:
+    case SPEC_CHOICE: {
+        const char *const text = *(char *const *)at;
+        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
+    }
+    case SPEC_STRINGS: break;
+    }
+    const struct spec_strings *const list = at;
+    cJSON *array = cJSON_CreateArray();
+    for (int64_t i = 0; i < list->count; i++) {
+        cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]));
+    }
+    return array;
+}
+
+cJSON *spec_to_json(const struct spec *spec) {
+    cJSON *object = cJSON_CreateObject();
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        const char *const path = KEYS[i].path;
+        const char *const dot = strchr(path, '.');
+        cJSON *parent = object;
+        if (dot) {
+            char *group = mem_strndup(path, (size_t)(dot - path));
+            parent = cJSON_GetObjectItemCaseSensitive(object, group);
+            if (!parent) parent = cJSON_AddObjectToObject(object, group);
+            mem_free(group);
+        }
+        cJSON_AddItemToObject(parent, leaf(path), value_to_json(spec, &KEYS[i]));
+    }
+    return object;
+}
+
+void spec_release(struct spec *spec) {
+    if (!spec) return;
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        void *const at = place(spec, &KEYS[i]);
+        if (KEYS[i].type == SPEC_STRINGS) strings_release(at);
+        if (KEYS[i].type == SPEC_STRING || KEYS[i].type == SPEC_CHOICE) replace_text(at, NULL);
+    }
+    *spec = (struct spec){0};
+}
+
+static cJSON *choices_to_json(const char *choices) {
+    if (!choices) return cJSON_CreateNull();
+    cJSON *array = cJSON_CreateArray();
+    for (const char *at = choices; at;) {
+        const size_t len = strcspn(at, "|");
+        char *one = mem_strndup(at, len);
+        cJSON_AddItemToArray(array, cJSON_CreateString(one));
+        mem_free(one);
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    return array;
+}
+
+cJSON *spec_keys_to_json(void) {
+    static const char *const TYPES[] = {
+        [SPEC_BOOL] = "bool",     [SPEC_INT] = "int",       [SPEC_FLOAT] = "float",
+        [SPEC_STRING] = "string", [SPEC_CHOICE] = "choice", [SPEC_STRINGS] = "strings",
+        [SPEC_BYTES] = "bytes",
+    };
+    cJSON *array = cJSON_CreateArray();
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        const struct spec_key *const key = &KEYS[i];
+        const bool number =
+            key->type == SPEC_INT || key->type == SPEC_FLOAT || key->type == SPEC_BYTES;
+        cJSON *one = cJSON_CreateObject();
+        json_add_string(one, "path", key->path);
+        json_add_string(one, "type", TYPES[key->type]);
+        cJSON_AddItemToObject(one, "default", cJSON_Parse(key->preset));
+        json_add_number(one, "min", number ? key->min : NAN);
+        json_add_number(one, "max", number ? key->max : NAN);
+        cJSON_AddItemToObject(one, "choices", choices_to_json(key->choices));
+        json_add_string(one, "help", key->help);
+        cJSON_AddItemToArray(array, one);
+    }
+    return array;
+}
