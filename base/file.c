@@ -226,6 +226,32 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
+enum status file_reader_open(struct file_reader *r, const char *path, struct err *e) {
+    *r = (struct file_reader){0};
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return file_error(e, "reading", path);
+    *r = (struct file_reader){.fd_plus_1 = fd + 1, .path = mem_strdup(path)};
+    return STATUS_OK;
+}
+
+enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count, struct err *e) {
+    ASSERT(r->fd_plus_1);
+    ssize_t done;
+    do {
+        done = read(r->fd_plus_1 - 1, bytes, capacity);
+    } while (done < 0 && errno == EINTR);
+    if (done < 0) return file_error(e, "reading", r->path);
+    *count = (size_t)done;
+    return STATUS_OK;
+}
+
+void file_reader_close(struct file_reader *r) {
+    if (!r) return;
+    if (r->fd_plus_1) close(r->fd_plus_1 - 1);
+    mem_free(r->path);
+    *r = (struct file_reader){0};
+}
+
 enum status file_writer_open(struct file_writer *w, const char *path, struct err *e) {
     char *temporary = str_format("%s.tmp.%ld", path, (long)getpid());
     const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);

@@ -58,6 +58,16 @@ struct file_map {
 enum status file_map_open(struct file_map *map, const char *path, struct err *e);
 void file_map_close(struct file_map *map);
 
+/* Sequential reading with bounded memory. file_reader_read gives up to `capacity` bytes, 0 only at the end of the file.
+ * Closing a zeroed reader does nothing. */
+struct file_reader {
+    int fd_plus_1; /* 0: not open */
+    char *path;
+};
+enum status file_reader_open(struct file_reader *r, const char *path, struct err *e);
+enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count, struct err *e);
+void file_reader_close(struct file_reader *r);
+
 /* Sequential writing to a temporary name beside `path`; file_writer_commit makes it appear at `path` at once,
  * file_writer_abort (or a crash) leaves nothing. Also usable zeroed: abort of a zeroed writer does nothing. */
 struct file_writer {

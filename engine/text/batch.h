@@ -42,6 +42,7 @@ struct batcher {
     int64_t epoch;           /* of `order`, -1 before the first step */
     int64_t *order;          /* [samples] */
     /* the step being handed out */
+    int64_t step_first;       /* index in `order` of its first sample */
     int64_t step_rows;        /* samples in it */
     int64_t step_trained;     /* trained tokens of the whole step: the loss is divided by this */
     int64_t step_tokens;

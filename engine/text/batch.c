@@ -1,0 +1,243 @@
+/* batch.c - the order of samples and the laying out of micro-batches.
+ *
+ * Everything is a pure function of (seed, epoch, step): the order of an epoch is a Fisher-Yates shuffle whose random
+ * numbers are addressed by (seed, epoch, index), never drawn from a stream, so a resumed run finds its place without
+ * replaying anything. Inside a step samples are dealt longest first: that wastes the least padding and fills bins best
+ * (first-fit-decreasing), and it changes nothing that is learned, the step being one sum over all its samples. */
+#include "engine/text/batch.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { POSITION_BITS = 24 }; /* of a row key */
+
+/* One sample while a step is dealt out. */
+struct dealt {
+    int64_t index; /* in the step */
+    int64_t count; /* tokens */
+};
+
+static int64_t min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+static enum status check_options(const struct dataset *d, const struct batch_options *o, struct err *e) {
+    FAIL_IF(d->counts.samples < 1, STATUS_INVALID, "the dataset has no samples to make batches of");
+    FAIL_IF(o->micro_rows < 1 || o->global_rows < 1, STATUS_INVALID,
+            "batch sizes must be at least 1, they are %lld a micro-batch and %lld a step",
+            (long long)o->micro_rows, (long long)o->global_rows);
+    FAIL_IF(o->max_length < 1 || o->max_length >= (1 << POSITION_BITS), STATUS_INVALID,
+            "max_length is %lld, it must be between 1 and %d", (long long)o->max_length,
+            (1 << POSITION_BITS) - 1);
+    FAIL_IF(o->micro_rows > INT32_MAX / o->max_length, STATUS_INVALID,
+            "a micro-batch of %lld rows of %lld tokens has more than 2^31 tokens",
+            (long long)o->micro_rows, (long long)o->max_length);
+    FAIL_IF(d->counts.longest > o->max_length, STATUS_INVALID,
+            "the longest sample has %lld tokens, max_length is %lld", (long long)d->counts.longest,
+            (long long)o->max_length);
+    return STATUS_OK;
+}
+
+enum status batcher_open(struct batcher *b, const struct dataset *dataset, const struct batch_options *options,
+                         struct err *e) {
+    *b = (struct batcher){.dataset = dataset, .options = *options, .epoch = -1};
+    TRY(check_options(dataset, options, e));
+    const int64_t samples = dataset->counts.samples;
+    b->steps_per_epoch = (samples - 1) / options->global_rows + 1;
+    b->order = mem_new((size_t)samples, sizeof *b->order);
+    b->bins_capacity = min_i64(samples, options->global_rows);
+    b->bins = mem_new((size_t)b->bins_capacity, sizeof *b->bins);
+    return STATUS_OK;
+}
+
+void batcher_close(struct batcher *b) {
+    if (!b) return;
+    mem_free(b->order);
+    mem_free(b->bins);
+    *b = (struct batcher){0};
+}
+
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection that scatters neighbouring inputs. */
+static uint64_t mix(uint64_t x) {
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static uint64_t random_at(uint64_t seed, int64_t epoch, int64_t index) {
+    return mix(mix(mix(seed) ^ (uint64_t)epoch) ^ (uint64_t)index);
+}
+
+static void shuffle_epoch(struct batcher *b, int64_t epoch) {
+    const int64_t samples = b->dataset->counts.samples;
+    for (int64_t i = 0; i < samples; i++) {
+        b->order[i] = i;
+    }
+    b->epoch = epoch;
+    if (!b->options.shuffle) return;
+    for (int64_t i = samples - 1; i > 0; i--) {
+        const unsigned __int128 product =
+            (unsigned __int128)random_at(b->options.seed, epoch, i) * (uint64_t)(i + 1);
+        const int64_t j = (int64_t)(product >> 64);
+        const int64_t kept = b->order[i];
+        b->order[i] = b->order[j];
+        b->order[j] = kept;
+    }
+}
+
+static int64_t step_first(const struct batcher *b, int64_t step) {
+    return step % b->steps_per_epoch * b->options.global_rows;
+}
+
+static int64_t count_trained(const struct sample *sample) {
+    int64_t trained = 0;
+    for (int64_t i = 1; i < sample->count; i++) {
+        trained += sample->trained[i] != 0;
+    }
+    return trained;
+}
+
+/* Longest first; equal lengths keep their order, so that the deal does not depend on the sort's whims. */
+static int dealt_compare(const void *left, const void *right) {
+    const struct dealt *const a = left, *const b = right;
+    if (a->count != b->count) return a->count > b->count ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+static int64_t deal_padded(struct batcher *b, const struct dealt *dealt) {
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        b->bins[dealt[i].index] = i / b->options.micro_rows;
+    }
+    return (b->step_rows - 1) / b->options.micro_rows + 1;
+}
+
+/* First-fit-decreasing: each sample goes to the first bin that still has room for it. */
+static int64_t deal_packed(struct batcher *b, const struct dealt *dealt) {
+    const int64_t budget = b->options.micro_rows * b->options.max_length;
+    int64_t *const room = mem_new((size_t)b->step_rows, sizeof *room);
+    int64_t bins = 0;
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        int64_t bin = 0;
+        while (bin < bins && room[bin] < dealt[i].count) {
+            bin++;
+        }
+        if (bin == bins) room[bins++] = budget;
+        ASSERT(room[bin] >= dealt[i].count);
+        room[bin] -= dealt[i].count;
+        b->bins[dealt[i].index] = bin;
+    }
+    mem_free(room);
+    return bins;
+}
+
+void batcher_step(struct batcher *b, int64_t step) {
+    ASSERT(b->order && step >= 0);
+    const int64_t epoch = step / b->steps_per_epoch;
+    if (b->epoch != epoch) shuffle_epoch(b, epoch);
+    const int64_t first = step_first(b, step);
+    b->step_first = first;
+    b->step_rows = min_i64(b->options.global_rows, b->dataset->counts.samples - first);
+    b->step_trained = b->step_tokens = 0;
+    ASSERT(b->step_rows > 0 && b->step_rows <= b->bins_capacity);
+    struct dealt *const dealt = mem_new((size_t)b->step_rows, sizeof *dealt);
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        const struct sample sample = dataset_sample(b->dataset, b->order[first + i]);
+        dealt[i] = (struct dealt){i, sample.count};
+        b->step_trained += count_trained(&sample);
+        b->step_tokens += sample.count;
+    }
+    qsort(dealt, (size_t)b->step_rows, sizeof *dealt, dealt_compare);
+    b->micro_count = b->options.packing ? deal_packed(b, dealt) : deal_padded(b, dealt);
+    mem_free(dealt);
+}
+
+static void batch_reserve(struct batch *batch, int64_t tokens, int64_t segments) {
+    if (tokens > batch->capacity_tokens) {
+        const size_t count = (size_t)tokens;
+        batch->ids = mem_resize(batch->ids, count, sizeof *batch->ids);
+        batch->labels = mem_resize(batch->labels, count, sizeof *batch->labels);
+        batch->positions = mem_resize(batch->positions, count, sizeof *batch->positions);
+        batch->row_keys = mem_resize(batch->row_keys, count, sizeof *batch->row_keys);
+        batch->capacity_tokens = tokens;
+    }
+    if (segments > batch->capacity_segments) {
+        batch->cu_seqlens = mem_resize(batch->cu_seqlens, (size_t)segments + 1, sizeof *batch->cu_seqlens);
+        batch->capacity_segments = segments;
+    }
+}
+
+/* Appends one document of `length` tokens, of which the first sample->count are real. */
+static void batch_append(struct batch *batch, const struct sample *sample, int64_t key, int64_t length,
+                         int32_t pad_id) {
+    const int64_t at = batch->tokens;
+    ASSERT(sample->count <= length && at + length <= batch->capacity_tokens);
+    ASSERT(batch->segments < batch->capacity_segments);
+    for (int64_t i = 0; i < length; i++) {
+        const bool predicts = i + 1 < sample->count && sample->trained[i + 1];
+        batch->ids[at + i] = i < sample->count ? sample->ids[i] : pad_id;
+        batch->labels[at + i] = predicts ? sample->ids[i + 1] : -100;
+        batch->positions[at + i] = (int32_t)i;
+        batch->row_keys[at + i] = (int64_t)((uint64_t)key << POSITION_BITS | (uint64_t)i);
+        batch->trained += predicts;
+    }
+    batch->tokens += length;
+    batch->real_tokens += sample->count;
+    batch->cu_seqlens[++batch->segments] = (int32_t)batch->tokens;
+    if (length > batch->max_seqlen) batch->max_seqlen = length;
+}
+
+static void batch_clear(struct batch *batch) {
+    batch->tokens = batch->trained = batch->segments = batch->max_seqlen = batch->real_tokens = 0;
+}
+
+void batcher_micro(struct batcher *b, int64_t micro, struct batch *out) {
+    ASSERT(micro >= 0 && micro < b->micro_count);
+    int64_t rows = 0, longest = 0, tokens = 0;
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        if (b->bins[i] != micro) continue;
+        const struct sample sample = dataset_sample(b->dataset, b->order[b->step_first + i]);
+        rows++;
+        tokens += sample.count;
+        if (sample.count > longest) longest = sample.count;
+    }
+    if (!b->options.packing) tokens = rows * longest;
+    batch_reserve(out, tokens, rows);
+    batch_clear(out);
+    out->cu_seqlens[0] = 0;
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        if (b->bins[i] != micro) continue;
+        const int64_t key = b->order[b->step_first + i];
+        const struct sample sample = dataset_sample(b->dataset, key);
+        batch_append(out, &sample, key, b->options.packing ? sample.count : longest, b->options.pad_id);
+    }
+    ASSERT(out->tokens == tokens);
+}
+
+void batch_full(const struct batch_options *options, struct batch *out) {
+    const size_t length = (size_t)options->max_length;
+    int32_t *const ids = mem_new(length, sizeof *ids);
+    uint8_t *const trained = mem_new(length, sizeof *trained);
+    memset(trained, 1, length);
+    const struct sample sample = {.ids = ids, .trained = trained, .count = options->max_length};
+    batch_reserve(out, options->micro_rows * options->max_length, options->micro_rows);
+    batch_clear(out);
+    out->cu_seqlens[0] = 0;
+    for (int64_t row = 0; row < options->micro_rows; row++) {
+        batch_append(out, &sample, row, options->max_length, options->pad_id);
+    }
+    mem_free(ids);
+    mem_free(trained);
+}
+
+void batch_release(struct batch *batch) {
+    if (!batch) return;
+    mem_free(batch->ids);
+    mem_free(batch->labels);
+    mem_free(batch->positions);
+    mem_free(batch->cu_seqlens);
+    mem_free(batch->row_keys);
+    *batch = (struct batch){0};
+}
