@@ -145,13 +145,36 @@ enum status file_sync_folder(const char *path, struct err *e) {
     return STATUS_OK;
 }
 
-enum status file_rename(const char *from, const char *to, struct err *e) {
-    if (rename(from, to) != 0) return file_error(e, "renaming to", to);
-    const char *const slash = strrchr(to, '/');
-    char *folder = slash && slash != to ? mem_strndup(to, (size_t)(slash - to)) : mem_strdup(slash ? "/" : ".");
+static enum status sync_parent(const char *path, struct err *e) {
+    const char *const slash = strrchr(path, '/');
+    char *folder = slash && slash != path ? mem_strndup(path, (size_t)(slash - path))
+                                          : mem_strdup(slash ? "/" : ".");
     const enum status status = file_sync_folder(folder, e);
     mem_free(folder);
     return status;
+}
+
+enum status file_rename(const char *from, const char *to, struct err *e) {
+    if (rename(from, to) != 0) return file_error(e, "renaming to", to);
+    return sync_parent(to, e);
+}
+
+static enum status exchange_in_steps(const char *from, const char *to, struct err *e) {
+    char *aside = str_format("%s.tmp.%ld", from, (long)getpid());
+    enum status status = STATUS_OK;
+    if (rename(to, aside) != 0 || rename(from, to) != 0 || rename(aside, from) != 0) {
+        status = file_error(e, "exchanging", to);
+    }
+    mem_free(aside);
+    return status;
+}
+
+enum status file_exchange(const char *from, const char *to, struct err *e) {
+    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) != 0) {
+        if (errno != EINVAL && errno != ENOSYS) return file_error(e, "exchanging", to);
+        TRY(exchange_in_steps(from, to, e));
+    }
+    return sync_parent(to, e);
 }
 
 enum status file_copy(const char *from, const char *to, struct err *e) {

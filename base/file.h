@@ -40,6 +40,9 @@ enum status file_make_folder(const char *path, struct err *e);
 enum status file_remove_all(const char *path, struct err *e);
 /* rename(2), then fsync of the folder. */
 enum status file_rename(const char *from, const char *to, struct err *e);
+/* Swaps two existing names in one step. Where the file system cannot do that, `to` is moved aside, `from` takes its place
+ * and then the old one takes the name `from`: a crash in between leaves `to` missing. */
+enum status file_exchange(const char *from, const char *to, struct err *e);
 enum status file_sync_folder(const char *path, struct err *e);
 /* Copies by content through file_write-like temporary name. */
 enum status file_copy(const char *from, const char *to, struct err *e);

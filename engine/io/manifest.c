@@ -1,0 +1,152 @@
+/* manifest.c - sizes and hashes of a folder's files. The home of xxhash.
+ *
+ * Format: {"version":1,"files":[{"name":"a/b.bin","bytes":12,"xxh3_128":"<32 hex digits>"}]},
+ * sorted by name. The hash guards against broken disks and half-copied folders, not against an
+ * enemy: a fast one is the right one. Names are checked on reading all the same, so that a manifest
+ * never leads out of its folder. */
+#include "engine/io/manifest.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+
+enum { MANIFEST_MAX = 16 << 20, DEPTH_MAX = 8, HASH_CHARS = 32 };
+
+static const char MANIFEST_NAME[] = "manifest.json";
+
+static enum status hash_file(const char *path, char hex[HASH_CHARS + 1], int64_t *bytes,
+                             struct err *e) {
+    static const char DIGITS[] = "0123456789abcdef";
+    struct file_map map = {0};
+    TRY(file_map_open(&map, path, e));
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical,
+                             XXH3_128bits(map.bytes ? map.data : (const void *)"", map.bytes));
+    for (int i = 0; i < HASH_CHARS / 2; i++) {
+        hex[2 * i] = DIGITS[canonical.digest[i] >> 4];
+        hex[2 * i + 1] = DIGITS[canonical.digest[i] & 15];
+    }
+    hex[HASH_CHARS] = 0;
+    *bytes = (int64_t)map.bytes;
+    file_map_close(&map);
+    return STATUS_OK;
+}
+
+static enum status add_folder(const char *folder, const char *below, int depth, cJSON *files,
+                              struct err *e);
+
+/* `name` is relative to the top; `below` ends in a slash or is empty. */
+static enum status add_entry(const char *folder, const char *below, const char *entry, int depth,
+                             cJSON *files, struct err *e) {
+    char *name = str_format("%s%s", below, entry);
+    char *path = file_join(folder, name);
+    enum status status = STATUS_OK;
+    if (file_is_folder(path)) {
+        char *inner = str_format("%s/", name);
+        status = add_folder(folder, inner, depth + 1, files, e);
+        mem_free(inner);
+    } else {
+        char hex[HASH_CHARS + 1];
+        int64_t bytes = 0;
+        status = hash_file(path, hex, &bytes, e);
+        if (status == STATUS_OK) {
+            cJSON *file = cJSON_CreateObject();
+            json_add_string(file, "name", name);
+            json_add_i64(file, "bytes", bytes);
+            json_add_string(file, "xxh3_128", hex);
+            cJSON_AddItemToArray(files, file);
+        }
+    }
+    mem_free(path);
+    mem_free(name);
+    return status;
+}
+
+static enum status add_folder(const char *folder, const char *below, int depth, cJSON *files,
+                              struct err *e) {
+    FAIL_IF(depth > DEPTH_MAX, STATUS_INVALID, "%s: folders nested deeper than %d", folder,
+            DEPTH_MAX);
+    char *path = file_join(folder, below);
+    char **names = NULL;
+    size_t count = 0;
+    enum status status = file_list(path, &names, &count, e);
+    for (size_t i = 0; i < count && status == STATUS_OK; i++) {
+        if (depth == 0 && strcmp(names[i], MANIFEST_NAME) == 0) continue;
+        status = add_entry(folder, below, names[i], depth, files, e);
+    }
+    file_names_free(names, count);
+    mem_free(path);
+    return status;
+}
+
+enum status manifest_write(const char *folder, struct err *e) {
+    cJSON *manifest = cJSON_CreateObject();
+    json_add_i64(manifest, "version", 1);
+    cJSON *files = cJSON_AddArrayToObject(manifest, "files");
+    char *path = file_join(folder, MANIFEST_NAME);
+    enum status status = add_folder(folder, "", 0, files, e);
+    if (status == STATUS_OK) status = json_write_file(path, manifest, e);
+    mem_free(path);
+    cJSON_Delete(manifest);
+    return status;
+}
+
+/* Every part of the name is a plain one. */
+static bool name_stays_inside(const char *name) {
+    for (const char *at = name;;) {
+        const size_t len = strcspn(at, "/");
+        char *part = mem_strndup(at, len);
+        const bool plain = file_name_is_plain(part);
+        mem_free(part);
+        if (!plain) return false;
+        if (!at[len]) return true;
+        at += len + 1;
+    }
+}
+
+static enum status verify_file(const char *folder, const cJSON *file, struct err *e) {
+    const char *name = NULL, *expected = NULL;
+    int64_t bytes_expected = -1, bytes = 0;
+    char hex[HASH_CHARS + 1];
+    TRY(json_get_string(file, "name", &name, e));
+    TRY(json_get_string(file, "xxh3_128", &expected, e));
+    TRY(json_get_i64(file, "bytes", &bytes_expected, e));
+    FAIL_IF(!name || !expected || bytes_expected < 0, STATUS_INVALID,
+            "an entry lacks its name, bytes or xxh3_128");
+    FAIL_IF(!name_stays_inside(name), STATUS_INVALID, "\"%.200s\" is not a name in this folder",
+            name);
+    char *path = file_join(folder, name);
+    struct err inner = {0};
+    const enum status status = hash_file(path, hex, &bytes, &inner);
+    mem_free(path);
+    FAIL_IF(status == STATUS_NOT_FOUND, STATUS_INVALID, "%s is missing", name);
+    FAIL_IF(status != STATUS_OK, status, "%s", inner.text);
+    FAIL_IF(bytes != bytes_expected, STATUS_INVALID, "%s has %lld bytes, %lld were written", name,
+            (long long)bytes, (long long)bytes_expected);
+    FAIL_IF(strcmp(hex, expected) != 0, STATUS_INVALID,
+            "%s is damaged: its contents are not what was written", name);
+    return STATUS_OK;
+}
+
+enum status manifest_verify(const char *folder, struct err *e) {
+    char *path = file_join(folder, MANIFEST_NAME);
+    cJSON *manifest = NULL;
+    int64_t version = 0;
+    enum status status = STATUS_OK;
+    GUARD(json_read_file(path, MANIFEST_MAX, &manifest, e));
+    GUARD(json_get_i64(manifest, "version", &version, e));
+    const cJSON *const files = json_member(manifest, "files");
+    GUARD_IF(version != 1 || !cJSON_IsArray(files), STATUS_INVALID,
+             "it is not a manifest of version 1");
+    for (const cJSON *file = files->child; file; file = file->next) {
+        GUARD(verify_file(folder, file, e));
+    }
+done:
+    if (status != STATUS_OK) err_prefix(e, "%s", path);
+    cJSON_Delete(manifest);
+    mem_free(path);
+    return status;
+}
