@@ -1,0 +1,316 @@
+/* arena.c - blocks in address order, a free list searched best-fit, page-wise backing at the end of the range.
+ *
+ * The free list is short in training (tens of blocks: activations come and go in stack order), so a linear search costs
+ * less than keeping it sorted. Records of blocks come from chunks that are never given back, so a steady training step
+ * calls no host allocator. */
+#include "engine/memory/arena.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+
+enum { RECORDS_PER_CHUNK = 512 };
+
+struct chunk {
+    struct chunk *next;
+    struct arena_block records[RECORDS_PER_CHUNK];
+};
+
+struct arena {
+    struct device *device;
+    char *base;
+    int64_t range_bytes; /* reserved addresses */
+    struct arena_block *first, *last;
+    struct arena_block *free_head;
+    struct arena_block *unused;
+    struct chunk *chunks;
+    struct arena_stats stats;
+    struct arena_shortage shortage;
+    enum phase phase;
+};
+
+static const char *const CATEGORY_NAMES[CATEGORY_COUNT] = {
+    [CATEGORY_WEIGHTS] = "weights",         [CATEGORY_ADAPTERS] = "adapters",
+    [CATEGORY_GRADIENTS] = "gradients",     [CATEGORY_OPTIMIZER] = "optimizer",
+    [CATEGORY_ACTIVATIONS] = "activations", [CATEGORY_WORKSPACE] = "workspace",
+    [CATEGORY_COMMUNICATION] = "communication", [CATEGORY_STAGING] = "staging",
+};
+
+static const char *const PHASE_NAMES[PHASE_COUNT] = {
+    [PHASE_LOAD] = "load",           [PHASE_FORWARD] = "forward", [PHASE_BACKWARD] = "backward",
+    [PHASE_OPTIMIZER] = "optimizer", [PHASE_EVAL] = "eval",       [PHASE_CHECKPOINT] = "checkpoint",
+    [PHASE_EXPORT] = "export",
+};
+
+const char *category_name(enum category category) {
+    ASSERT(category < CATEGORY_COUNT);
+    return CATEGORY_NAMES[category];
+}
+
+const char *phase_name(enum phase phase) {
+    ASSERT(phase < PHASE_COUNT);
+    return PHASE_NAMES[phase];
+}
+
+static int64_t round_up(int64_t value, int64_t step) {
+    return (value + step - 1) / step * step;
+}
+
+static struct arena_block *take_record(struct arena *arena) {
+    if (!arena->unused) {
+        struct chunk *const chunk = mem_new(1, sizeof *chunk);
+        chunk->next = arena->chunks;
+        arena->chunks = chunk;
+        for (int i = 0; i < RECORDS_PER_CHUNK; i++) {
+            chunk->records[i].free_next = arena->unused;
+            arena->unused = &chunk->records[i];
+        }
+    }
+    struct arena_block *const block = arena->unused;
+    arena->unused = block->free_next;
+    *block = (struct arena_block){0};
+    return block;
+}
+
+static void drop_record(struct arena *arena, struct arena_block *block) {
+    block->free_next = arena->unused;
+    arena->unused = block;
+}
+
+static void free_list_add(struct arena *arena, struct arena_block *block) {
+    block->live = false;
+    block->free_previous = NULL;
+    block->free_next = arena->free_head;
+    if (arena->free_head) arena->free_head->free_previous = block;
+    arena->free_head = block;
+}
+
+static void free_list_remove(struct arena *arena, struct arena_block *block) {
+    if (block->free_previous) block->free_previous->free_next = block->free_next;
+    if (block->free_next) block->free_next->free_previous = block->free_previous;
+    if (arena->free_head == block) arena->free_head = block->free_next;
+    block->free_previous = block->free_next = NULL;
+}
+
+static void insert_after(struct arena *arena, struct arena_block *left, struct arena_block *block) {
+    block->previous = left;
+    block->next = left ? left->next : arena->first;
+    if (block->next) block->next->previous = block;
+    if (left) left->next = block;
+    if (!left) arena->first = block;
+    if (arena->last == left) arena->last = block;
+}
+
+static void unlink_block(struct arena *arena, struct arena_block *block) {
+    if (block->previous) block->previous->next = block->next;
+    if (block->next) block->next->previous = block->previous;
+    if (arena->first == block) arena->first = block->next;
+    if (arena->last == block) arena->last = block->previous;
+    drop_record(arena, block);
+}
+
+enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e) {
+    FAIL_IF(capacity < device->page_bytes, STATUS_INVALID,
+            "memory.cap: %lld bytes is less than one page of the device (%lld bytes)", (long long)capacity,
+            (long long)device->page_bytes);
+    struct arena *const arena = mem_new(1, sizeof *arena);
+    arena->device = device;
+    arena->range_bytes = round_up(capacity, device->page_bytes);
+    arena->stats.capacity = capacity;
+    void *base = NULL;
+    const enum status status = device_reserve(device, arena->range_bytes, &base, e);
+    if (status != STATUS_OK) {
+        mem_free(arena);
+        return status;
+    }
+    arena->base = base;
+    *out = arena;
+    return STATUS_OK;
+}
+
+void arena_close(struct arena *arena) {
+    if (!arena) return;
+    if (arena->stats.reserved) device_decommit(arena->device, arena->base, arena->stats.reserved);
+    device_unreserve(arena->device, arena->base, arena->range_bytes);
+    while (arena->chunks) {
+        struct chunk *const next = arena->chunks->next;
+        mem_free(arena->chunks);
+        arena->chunks = next;
+    }
+    mem_free(arena);
+}
+
+static int64_t largest_free(const struct arena *arena) {
+    int64_t largest = 0;
+    for (const struct arena_block *b = arena->free_head; b; b = b->free_next) {
+        if (b->bytes > largest) largest = b->bytes;
+    }
+    return largest;
+}
+
+/* The smallest free block that is large enough; among equals the lowest address, so that the choice does not depend on
+ * the order of frees. */
+static struct arena_block *best_fit(const struct arena *arena, int64_t bytes) {
+    struct arena_block *best = NULL;
+    for (struct arena_block *b = arena->free_head; b; b = b->free_next) {
+        if (b->bytes < bytes) continue;
+        if (!best || b->bytes < best->bytes || (b->bytes == best->bytes && b->data < best->data)) best = b;
+    }
+    return best;
+}
+
+static enum status shortage(struct arena *arena, int64_t bytes, enum category category, struct err *e) {
+    const struct arena_stats *const s = &arena->stats;
+    struct arena_shortage *const report = &arena->shortage;
+    *report = (struct arena_shortage){.requested = bytes,
+                                      .allocated = s->allocated,
+                                      .reserved = s->reserved,
+                                      .capacity = s->capacity,
+                                      .largest_free_block = largest_free(arena),
+                                      .category = category,
+                                      .phase = arena->phase};
+    memcpy(report->by_category, s->by_category, sizeof report->by_category);
+    char asked[24], held[24], capacity[24], hole[24];
+    return err_set(e, STATUS_OOM,
+                   "out of memory in %s: %s for %s do not fit: %s of %s are in use, the largest free block is %s",
+                   phase_name(arena->phase), str_bytes(bytes, asked), category_name(category),
+                   str_bytes(s->allocated, held), str_bytes(s->capacity, capacity),
+                   str_bytes(report->largest_free_block, hole));
+}
+
+/* Makes the last block free and at least `bytes` large by backing more pages behind it. */
+static enum status grow(struct arena *arena, int64_t bytes, enum category category, struct arena_block **out,
+                        struct err *e) {
+    struct arena_block *tail = arena->last && !arena->last->live ? arena->last : NULL;
+    const int64_t missing = bytes - (tail ? tail->bytes : 0);
+    int64_t more = round_up(missing, arena->device->page_bytes);
+    const int64_t room = arena->stats.capacity - arena->stats.reserved;
+    if (missing > room) return shortage(arena, bytes, category, e);
+    const int64_t range_left = arena->range_bytes - arena->stats.reserved;
+    if (more > range_left) more = range_left;
+    char *const at = arena->base + arena->stats.reserved;
+    TRY(device_commit(arena->device, at, more, e));
+    if (tail) {
+        tail->bytes += more;
+    } else {
+        tail = take_record(arena);
+        tail->data = at;
+        tail->bytes = more;
+        insert_after(arena, arena->last, tail);
+        free_list_add(arena, tail);
+    }
+    arena->stats.reserved += more;
+    if (arena->stats.reserved > arena->stats.reserved_peak) arena->stats.reserved_peak = arena->stats.reserved;
+    *out = tail;
+    return STATUS_OK;
+}
+
+static void count_phase(struct arena *arena) {
+    int64_t *const peak = &arena->stats.phase_peak[arena->phase];
+    if (arena->stats.allocated > *peak) *peak = arena->stats.allocated;
+}
+
+static void count(struct arena *arena, int64_t bytes, enum category category) {
+    struct arena_stats *const s = &arena->stats;
+    s->allocated += bytes;
+    s->by_category[category] += bytes;
+    s->allocations++;
+    /* FNV-1a style mixing; releases are mixed in as negative sizes. */
+    s->trace = (s->trace ^ (uint64_t)bytes) * 0x100000001B3u;
+    s->trace = (s->trace ^ (uint64_t)category) * 0x100000001B3u;
+    if (s->by_category[category] > s->category_peak[category]) s->category_peak[category] = s->by_category[category];
+    count_phase(arena);
+    if (s->allocated <= s->allocated_peak) return;
+    s->allocated_peak = s->allocated;
+    s->peak_phase = arena->phase;
+    memcpy(s->at_peak, s->by_category, sizeof s->at_peak);
+}
+
+enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category, struct arena_block **out,
+                        struct err *e) {
+    ASSERT(bytes >= 0 && category < CATEGORY_COUNT);
+    const int64_t granule = arena->device->granule_bytes;
+    const int64_t size = bytes ? round_up(bytes, granule) : granule;
+    struct arena_block *block = best_fit(arena, size);
+    if (!block) TRY(grow(arena, size, category, &block, e));
+    /* The last page may reach beyond the capacity; what is used may not. */
+    if (arena->stats.allocated + size > arena->stats.capacity) return shortage(arena, size, category, e);
+    free_list_remove(arena, block);
+    if (block->bytes > size) {
+        struct arena_block *const rest = take_record(arena);
+        rest->data = (char *)block->data + size;
+        rest->bytes = block->bytes - size;
+        insert_after(arena, block, rest);
+        free_list_add(arena, rest);
+        block->bytes = size;
+    }
+    block->live = true;
+    block->category = category;
+    count(arena, size, category);
+    *out = block;
+    return STATUS_OK;
+}
+
+void arena_free(struct arena *arena, struct arena_block *block) {
+    if (!block) return;
+    ASSERT(block->live);
+    count(arena, -block->bytes, block->category);
+    struct arena_block *const right = block->next;
+    if (right && !right->live) {
+        free_list_remove(arena, right);
+        block->bytes += right->bytes;
+        unlink_block(arena, right);
+    }
+    struct arena_block *const left = block->previous;
+    if (left && !left->live) {
+        left->bytes += block->bytes;
+        unlink_block(arena, block);
+    } else {
+        free_list_add(arena, block);
+    }
+}
+
+int64_t arena_trim(struct arena *arena) {
+    struct arena_block *const tail = arena->last;
+    if (!tail || tail->live) return 0;
+    const int64_t page = arena->device->page_bytes;
+    const int64_t begin = (char *)tail->data - arena->base;
+    const int64_t keep = round_up(begin, page);
+    const int64_t given = arena->stats.reserved - keep;
+    if (given <= 0) return 0;
+    device_decommit(arena->device, arena->base + keep, given);
+    arena->stats.reserved = keep;
+    tail->bytes -= given;
+    if (tail->bytes == 0) {
+        free_list_remove(arena, tail);
+        unlink_block(arena, tail);
+    }
+    return given;
+}
+
+void arena_enter(struct arena *arena, enum phase phase) {
+    ASSERT(phase < PHASE_COUNT);
+    arena->phase = phase;
+    count_phase(arena);
+}
+
+void arena_get_stats(const struct arena *arena, struct arena_stats *stats) {
+    *stats = arena->stats;
+    stats->largest_free_block = largest_free(arena);
+}
+
+void arena_reset_peaks(struct arena *arena) {
+    struct arena_stats *const s = &arena->stats;
+    s->allocated_peak = s->allocated;
+    s->reserved_peak = s->reserved;
+    memcpy(s->at_peak, s->by_category, sizeof s->at_peak);
+    memcpy(s->category_peak, s->by_category, sizeof s->category_peak);
+    memset(s->phase_peak, 0, sizeof s->phase_peak);
+    count_phase(arena);
+}
+
+const struct arena_shortage *arena_last_shortage(const struct arena *arena) {
+    return &arena->shortage;
+}

@@ -1,0 +1,117 @@
+/* tape.c - recording nodes, walking them backwards, running checkpointed segments again. */
+#include "engine/tensor/tape.h"
+
+#include <string.h>
+
+#include "base/mem.h"
+
+void tape_init(struct tape *tape, struct tensor_space *space) {
+    *tape = (struct tape){.space = space};
+}
+
+static void node_clear(struct node *node) {
+    for (int i = 0; i < NODE_SAVED_MAX; i++) {
+        tensor_release(node->saved[i]);
+    }
+    for (int i = 0; i < NODE_INPUTS_MAX; i++) {
+        gradient_release(node->inputs[i]);
+    }
+    gradient_release(node->output);
+    tensor_release(node->gradient);
+}
+
+void tape_clear(struct tape *tape) {
+    while (tape->count) {
+        node_clear(&tape->nodes[--tape->count]);
+    }
+}
+
+void tape_release(struct tape *tape) {
+    if (!tape) return;
+    tape_clear(tape);
+    mem_free(tape->nodes);
+    *tape = (struct tape){0};
+}
+
+bool tape_records(const struct tape *tape, struct tensor *const *inputs, size_t count) {
+    if (!tape->recording) return false;
+    for (size_t i = 0; i < count; i++) {
+        if (inputs[i] && inputs[i]->gradient) return true;
+    }
+    return false;
+}
+
+struct node *tape_push(struct tape *tape, node_backward_fn backward, struct tensor *output) {
+    ASSERT(tape->recording);
+    tape->nodes = mem_grow(tape->nodes, tape->count, &tape->capacity, sizeof *tape->nodes);
+    struct node *const node = &tape->nodes[tape->count++];
+    memset(node, 0, sizeof *node);
+    node->backward = backward;
+    tensor_want_gradient(output);
+    node->output = gradient_retain(output->gradient);
+    return node;
+}
+
+void node_input(struct node *node, int index, struct tensor *input) {
+    ASSERT(index >= 0 && index < NODE_INPUTS_MAX);
+    node->inputs[index] = input ? gradient_retain(input->gradient) : NULL;
+}
+
+void node_save(struct node *node, int index, struct tensor *tensor) {
+    ASSERT(index >= 0 && index < NODE_SAVED_MAX);
+    node->saved[index] = tensor ? tensor_retain(tensor) : NULL;
+}
+
+enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
+    while (tape->count > mark) {
+        /* Taken off first: a segment that runs again pushes its own nodes in this place. */
+        struct node node = tape->nodes[--tape->count];
+        node.gradient = gradient_take(node.output);
+        enum status status = STATUS_OK;
+        /* A result that nothing downstream used has no gradient, and so have its inputs none from it. */
+        if (node.gradient) status = node.backward(tape, &node, e);
+        node_clear(&node);
+        TRY(status);
+    }
+    return STATUS_OK;
+}
+
+static enum status segment_backward(struct tape *tape, struct node *node, struct err *e) {
+    struct segment segment;
+    memcpy(&segment, node->extra, sizeof segment);
+    ASSERT(!tape->recording);
+    /* The same bytes under a gradient of their own. */
+    struct tensor *x = tensor_view_rows(node->saved[0], 0, node->saved[0]->rows);
+    if (node->inputs[0]) tensor_want_gradient(x);
+    const size_t mark = tape->count;
+    struct tensor *out = NULL;
+    tape->recording = true;
+    enum status status = segment.run(tape, segment.context, segment.index, x, &out, e);
+    tape->recording = false;
+    if (status == STATUS_OK && out->gradient) status = gradient_add(out->gradient, node->gradient, e);
+    tensor_drop(&node->gradient);
+    tensor_drop(&out);
+    if (status == STATUS_OK) status = tape_backward(tape, mark, e);
+    if (status == STATUS_OK && x->gradient && x->gradient->value) {
+        struct tensor *const contribution = gradient_take(x->gradient);
+        status = gradient_add(node->inputs[0], contribution, e);
+        tensor_release(contribution);
+    }
+    tensor_release(x);
+    return status;
+}
+
+enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint, struct tensor *x,
+                         struct tensor **out, struct err *e) {
+    if (!checkpoint || !tape->recording) return segment->run(tape, segment->context, segment->index, x, out, e);
+    tape->recording = false;
+    const enum status status = segment->run(tape, segment->context, segment->index, x, out, e);
+    tape->recording = true;
+    TRY(status);
+    struct node *const node = tape_push(tape, segment_backward, *out);
+    node_input(node, 0, x);
+    node_save(node, 0, x);
+    _Static_assert(sizeof *segment <= NODE_EXTRA_MAX, "the segment fits the node");
+    memcpy(node->extra, segment, sizeof *segment);
+    return STATUS_OK;
+}
