@@ -1,8 +1,9 @@
-/* arena.c - blocks in address order, a free list searched best-fit, page-wise backing at the end of the range.
+/* arena.c - blocks in address order, a free list searched best-fit, page-wise backing at the end of
+ * the range.
  *
- * The free list is short in training (tens of blocks: activations come and go in stack order), so a linear search costs
- * less than keeping it sorted. Records of blocks come from chunks that are never given back, so a steady training step
- * calls no host allocator. */
+ * The free list is short in training (tens of blocks: activations come and go in stack order), so a
+ * linear search costs less than keeping it sorted. Records of blocks come from chunks that are
+ * never given back, so a steady training step calls no host allocator. */
 #include "engine/memory/arena.h"
 
 #include <stdio.h>
@@ -32,10 +33,14 @@ struct arena {
 };
 
 static const char *const CATEGORY_NAMES[CATEGORY_COUNT] = {
-    [CATEGORY_WEIGHTS] = "weights",         [CATEGORY_ADAPTERS] = "adapters",
-    [CATEGORY_GRADIENTS] = "gradients",     [CATEGORY_OPTIMIZER] = "optimizer",
-    [CATEGORY_ACTIVATIONS] = "activations", [CATEGORY_WORKSPACE] = "workspace",
-    [CATEGORY_COMMUNICATION] = "communication", [CATEGORY_STAGING] = "staging",
+    [CATEGORY_WEIGHTS] = "weights",
+    [CATEGORY_ADAPTERS] = "adapters",
+    [CATEGORY_GRADIENTS] = "gradients",
+    [CATEGORY_OPTIMIZER] = "optimizer",
+    [CATEGORY_ACTIVATIONS] = "activations",
+    [CATEGORY_WORKSPACE] = "workspace",
+    [CATEGORY_COMMUNICATION] = "communication",
+    [CATEGORY_STAGING] = "staging",
 };
 
 static const char *const PHASE_NAMES[PHASE_COUNT] = {
@@ -113,8 +118,8 @@ static void unlink_block(struct arena *arena, struct arena_block *block) {
 
 enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e) {
     FAIL_IF(capacity < device->page_bytes, STATUS_INVALID,
-            "memory.cap: %lld bytes is less than one page of the device (%lld bytes)", (long long)capacity,
-            (long long)device->page_bytes);
+            "memory.cap: %lld bytes is less than one page of the device (%lld bytes)",
+            (long long)capacity, (long long)device->page_bytes);
     struct arena *const arena = mem_new(1, sizeof *arena);
     arena->device = device;
     arena->range_bytes = round_up(capacity, device->page_bytes);
@@ -150,18 +155,20 @@ static int64_t largest_free(const struct arena *arena) {
     return largest;
 }
 
-/* The smallest free block that is large enough; among equals the lowest address, so that the choice does not depend on
- * the order of frees. */
+/* The smallest free block that is large enough; among equals the lowest address, so that the choice
+ * does not depend on the order of frees. */
 static struct arena_block *best_fit(const struct arena *arena, int64_t bytes) {
     struct arena_block *best = NULL;
     for (struct arena_block *b = arena->free_head; b; b = b->free_next) {
         if (b->bytes < bytes) continue;
-        if (!best || b->bytes < best->bytes || (b->bytes == best->bytes && b->data < best->data)) best = b;
+        if (!best || b->bytes < best->bytes || (b->bytes == best->bytes && b->data < best->data))
+            best = b;
     }
     return best;
 }
 
-static enum status shortage(struct arena *arena, int64_t bytes, enum category category, struct err *e) {
+static enum status shortage(struct arena *arena, int64_t bytes, enum category category,
+                            struct err *e) {
     const struct arena_stats *const s = &arena->stats;
     struct arena_shortage *const report = &arena->shortage;
     *report = (struct arena_shortage){.requested = bytes,
@@ -174,15 +181,16 @@ static enum status shortage(struct arena *arena, int64_t bytes, enum category ca
     memcpy(report->by_category, s->by_category, sizeof report->by_category);
     char asked[24], held[24], capacity[24], hole[24];
     return err_set(e, STATUS_OOM,
-                   "out of memory in %s: %s for %s do not fit: %s of %s are in use, the largest free block is %s",
+                   "out of memory in %s: %s for %s do not fit: %s of %s are in use, the largest "
+                   "free block is %s",
                    phase_name(arena->phase), str_bytes(bytes, asked), category_name(category),
                    str_bytes(s->allocated, held), str_bytes(s->capacity, capacity),
                    str_bytes(report->largest_free_block, hole));
 }
 
 /* Makes the last block free and at least `bytes` large by backing more pages behind it. */
-static enum status grow(struct arena *arena, int64_t bytes, enum category category, struct arena_block **out,
-                        struct err *e) {
+static enum status grow(struct arena *arena, int64_t bytes, enum category category,
+                        struct arena_block **out, struct err *e) {
     struct arena_block *tail = arena->last && !arena->last->live ? arena->last : NULL;
     const int64_t missing = bytes - (tail ? tail->bytes : 0);
     int64_t more = round_up(missing, arena->device->page_bytes);
@@ -202,7 +210,8 @@ static enum status grow(struct arena *arena, int64_t bytes, enum category catego
         free_list_add(arena, tail);
     }
     arena->stats.reserved += more;
-    if (arena->stats.reserved > arena->stats.reserved_peak) arena->stats.reserved_peak = arena->stats.reserved;
+    if (arena->stats.reserved > arena->stats.reserved_peak)
+        arena->stats.reserved_peak = arena->stats.reserved;
     *out = tail;
     return STATUS_OK;
 }
@@ -220,7 +229,8 @@ static void count(struct arena *arena, int64_t bytes, enum category category) {
     /* FNV-1a style mixing; releases are mixed in as negative sizes. */
     s->trace = (s->trace ^ (uint64_t)bytes) * 0x100000001B3u;
     s->trace = (s->trace ^ (uint64_t)category) * 0x100000001B3u;
-    if (s->by_category[category] > s->category_peak[category]) s->category_peak[category] = s->by_category[category];
+    if (s->by_category[category] > s->category_peak[category])
+        s->category_peak[category] = s->by_category[category];
     count_phase(arena);
     if (s->allocated <= s->allocated_peak) return;
     s->allocated_peak = s->allocated;
@@ -228,15 +238,16 @@ static void count(struct arena *arena, int64_t bytes, enum category category) {
     memcpy(s->at_peak, s->by_category, sizeof s->at_peak);
 }
 
-enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category, struct arena_block **out,
-                        struct err *e) {
+enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category,
+                        struct arena_block **out, struct err *e) {
     ASSERT(bytes >= 0 && category < CATEGORY_COUNT);
     const int64_t granule = arena->device->granule_bytes;
     const int64_t size = bytes ? round_up(bytes, granule) : granule;
     struct arena_block *block = best_fit(arena, size);
     if (!block) TRY(grow(arena, size, category, &block, e));
     /* The last page may reach beyond the capacity; what is used may not. */
-    if (arena->stats.allocated + size > arena->stats.capacity) return shortage(arena, size, category, e);
+    if (arena->stats.allocated + size > arena->stats.capacity)
+        return shortage(arena, size, category, e);
     free_list_remove(arena, block);
     if (block->bytes > size) {
         struct arena_block *const rest = take_record(arena);

@@ -1,9 +1,11 @@
-/* arena.h - the one allocator of a rank's device memory. Best fit with splitting and coalescing over one reserved range
- * of addresses, in granules of the device (512 bytes); backed page by page, so it grows and shrinks in place.
+/* arena.h - the one allocator of a rank's device memory. Best fit with splitting and coalescing
+ * over one reserved range of addresses, in granules of the device (512 bytes); backed page by page,
+ * so it grows and shrinks in place.
  *
- * Every byte has a category and is counted; the counters, not the device, decide whether an allocation succeeds, so any
- * capacity can be pretended. The same calls give the same addresses (relative to the base) and counters on every device:
- * that is what makes the plan equal to the run. One thread. */
+ * Every byte has a category and is counted; the counters, not the device, decide whether an
+ * allocation succeeds, so any capacity can be pretended. The same calls give the same addresses
+ * (relative to the base) and counters on every device: that is what makes the plan equal to the
+ * run. One thread. */
 #ifndef PLIMSOLL_ENGINE_MEMORY_ARENA_H
 #define PLIMSOLL_ENGINE_MEMORY_ARENA_H
 
@@ -44,8 +46,9 @@ struct arena_block {
     int64_t bytes; /* rounded up to granules */
     enum category category;
     bool live;
-    struct arena_block *previous, *next;           /* by address */
-    struct arena_block *free_previous, *free_next; /* the free list; unused records are chained by free_next */
+    struct arena_block *previous, *next; /* by address */
+    struct arena_block *free_previous,
+        *free_next; /* the free list; unused records are chained by free_next */
 };
 
 /* The counters, all in bytes. */
@@ -59,8 +62,8 @@ struct arena_stats {
     int64_t at_peak[CATEGORY_COUNT];       /* the categories at the moment of allocated_peak */
     int64_t phase_peak[PHASE_COUNT];       /* of allocated, 0 for a phase not entered */
     enum phase peak_phase;
-    uint64_t allocations;                  /* calls so far */
-    uint64_t trace;                        /* hash over the sequence of (bytes, category) of all calls */
+    uint64_t allocations; /* calls so far */
+    uint64_t trace;       /* hash over the sequence of (bytes, category) of all calls */
 };
 
 /* What was short, kept from the last STATUS_OOM for the report. */
@@ -73,13 +76,15 @@ struct arena_shortage {
 
 struct arena;
 
-/* capacity in bytes, at least one page. Caller frees with arena_close; the device must outlive it. */
+/* capacity in bytes, at least one page. Caller frees with arena_close; the device must outlive it.
+ */
 enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e);
 /* Every block is gone afterwards. */
 void arena_close(struct arena *arena);
-/* bytes >= 0 (0 gives one granule). STATUS_OOM, with a text for the user, when it does not fit the capacity. */
-enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category, struct arena_block **out,
-                        struct err *e);
+/* bytes >= 0 (0 gives one granule). STATUS_OOM, with a text for the user, when it does not fit the
+ * capacity. */
+enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category,
+                        struct arena_block **out, struct err *e);
 void arena_free(struct arena *arena, struct arena_block *block);
 /* Gives back what is reserved beyond the last live block. Returns the bytes given back. */
 int64_t arena_trim(struct arena *arena);

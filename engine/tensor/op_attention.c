@@ -1,8 +1,10 @@
-/* op_attention.c - q/k norm, rotary embedding and attention over one packed projection, as one operation.
+/* op_attention.c - q/k norm, rotary embedding and attention over one packed projection, as one
+ * operation.
  *
- * Without q/k norm the rotation happens in place in the projection's own buffer: nothing else needs the unrotated values
- * (the projection's backward reads its input, not its output). With q/k norm the normalised q and k get a buffer of their
- * own, because the norm's backward needs what was normalised. */
+ * Without q/k norm the rotation happens in place in the projection's own buffer: nothing else needs
+ * the unrotated values (the projection's backward reads its input, not its output). With q/k norm
+ * the normalised q and k get a buffer of their own, because the norm's backward needs what was
+ * normalised. */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
@@ -24,8 +26,8 @@ static int64_t qk_columns(const struct attention_options *o) {
 }
 
 /* Rotates q and k, which stand side by side at the start of each row of t. */
-static enum status rotate(struct tape *tape, const struct attention_extra *extra, const struct tensor *t, bool inverse,
-                          struct err *e) {
+static enum status rotate(struct tape *tape, const struct attention_extra *extra,
+                          const struct tensor *t, bool inverse, struct err *e) {
     const struct attention_options *const o = extra->options;
     const struct rope_args args = {.tokens = t->rows,
                                    .heads = o->heads + o->kv_heads,
@@ -52,8 +54,9 @@ static struct part part_of(const struct attention_options *o, int64_t tokens, in
     return (struct part){q_columns(o), o->kv_heads, tokens * o->heads, o->k_weight, INPUT_K_WEIGHT};
 }
 
-static enum status normalise(struct tape *tape, const struct attention_options *o, const struct tensor *qkv,
-                             const struct tensor *qk, const struct tensor *rstd, struct err *e) {
+static enum status normalise(struct tape *tape, const struct attention_options *o,
+                             const struct tensor *qkv, const struct tensor *qk,
+                             const struct tensor *rstd, struct err *e) {
     for (int which = 0; which < 2; which++) {
         const struct part p = part_of(o, qkv->rows, which);
         const struct rmsnorm_args args = {.tokens = qkv->rows,
@@ -72,8 +75,9 @@ static enum status normalise(struct tape *tape, const struct attention_options *
     return STATUS_OK;
 }
 
-static enum status normalise_backward(struct tape *tape, const struct attention_options *o, struct node *node,
-                                      const struct tensor *dqk, const struct tensor *dqkv, struct err *e) {
+static enum status normalise_backward(struct tape *tape, const struct attention_options *o,
+                                      struct node *node, const struct tensor *dqk,
+                                      const struct tensor *dqkv, struct err *e) {
     const struct tensor *const qkv = node->saved[SAVED_QKV];
     for (int which = 0; which < 2; which++) {
         const struct part p = part_of(o, qkv->rows, which);
@@ -90,7 +94,8 @@ static enum status normalise_backward(struct tape *tape, const struct attention_
                                                    .ld_x = qkv->cols,
                                                    .weight = tensor_f32(p.weight),
                                                    .weight_offset = o->norm.offset,
-                                                   .rstd = tensor_f32(node->saved[SAVED_RSTD]) + p.rstd,
+                                                   .rstd =
+                                                       tensor_f32(node->saved[SAVED_RSTD]) + p.rstd,
                                                    .dy = tensor_f32(dqk) + p.column,
                                                    .ld_dy = dqk->cols,
                                                    .dx = tensor_f32(dqkv) + p.column,
@@ -102,8 +107,9 @@ static enum status normalise_backward(struct tape *tape, const struct attention_
 }
 
 /* What attention reads: q and k from qk (which is qkv itself without q/k norm), v from qkv. */
-static struct attention_args arguments(const struct attention_extra *extra, const struct tensor *qkv,
-                                       const struct tensor *qk, const struct tensor *out, const struct tensor *lse) {
+static struct attention_args arguments(const struct attention_extra *extra,
+                                       const struct tensor *qkv, const struct tensor *qk,
+                                       const struct tensor *out, const struct tensor *lse) {
     const struct attention_options *const o = extra->options;
     return (struct attention_args){.tokens = qkv->rows,
                                    .heads = o->heads,
@@ -137,7 +143,8 @@ static enum status attention_backward(struct tape *tape, struct node *node, stru
     if (qk == qkv) {
         dqk = tensor_retain(dqkv);
     } else {
-        GUARD(tensor_new(tape->space, DTYPE_F32, qk->rows, qk->cols, CATEGORY_ACTIVATIONS, &dqk, e));
+        GUARD(
+            tensor_new(tape->space, DTYPE_F32, qk->rows, qk->cols, CATEGORY_ACTIVATIONS, &dqk, e));
     }
     GUARD(tensor_new(tape->space, DTYPE_F32, o->heads, qkv->rows, CATEGORY_WORKSPACE, &delta, e));
     const struct attention_backward_args args = {
@@ -161,18 +168,23 @@ done:
     return status;
 }
 
-enum status op_attention(struct tape *tape, struct tensor *qkv, const struct attention_options *options,
-                         const struct documents *documents, struct tensor **out, struct err *e) {
+enum status op_attention(struct tape *tape, struct tensor *qkv,
+                         const struct attention_options *options, const struct documents *documents,
+                         struct tensor **out, struct err *e) {
     const struct attention_extra extra = {.options = options, .documents = documents};
     const int64_t tokens = qkv->rows;
     struct tensor *qk = NULL, *rstd = NULL, *lse = NULL;
     enum status status = STATUS_OK;
-    GUARD(tensor_new(tape->space, DTYPE_F32, tokens, q_columns(options), CATEGORY_ACTIVATIONS, out, e));
-    GUARD(tensor_new(tape->space, DTYPE_F32, options->heads, tokens, CATEGORY_ACTIVATIONS, &lse, e));
+    GUARD(tensor_new(tape->space, DTYPE_F32, tokens, q_columns(options), CATEGORY_ACTIVATIONS, out,
+                     e));
+    GUARD(
+        tensor_new(tape->space, DTYPE_F32, options->heads, tokens, CATEGORY_ACTIVATIONS, &lse, e));
     if (options->q_weight) {
         const int64_t heads = options->heads + options->kv_heads;
-        GUARD(tensor_new(tape->space, DTYPE_F32, tokens, qk_columns(options), CATEGORY_ACTIVATIONS, &qk, e));
-        GUARD(tensor_new(tape->space, DTYPE_F32, 1, tokens * heads, CATEGORY_ACTIVATIONS, &rstd, e));
+        GUARD(tensor_new(tape->space, DTYPE_F32, tokens, qk_columns(options), CATEGORY_ACTIVATIONS,
+                         &qk, e));
+        GUARD(
+            tensor_new(tape->space, DTYPE_F32, 1, tokens * heads, CATEGORY_ACTIVATIONS, &rstd, e));
         GUARD(normalise(tape, options, qkv, qk, rstd, e));
     }
     GUARD(rotate(tape, &extra, qk ? qk : qkv, false, e));

@@ -1,4 +1,5 @@
-/* op_basic.c - embedding, norm, sum and gated unit: operations whose backward is one call to the device. */
+/* op_basic.c - embedding, norm, sum and gated unit: operations whose backward is one call to the
+ * device. */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
@@ -26,8 +27,8 @@ static enum status embedding_backward(struct tape *tape, struct node *node, stru
     return device_embedding_backward(tape->space->device, &args, e);
 }
 
-enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale, struct tensor **out,
-                         struct err *e) {
+enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
+                         struct tensor **out, struct err *e) {
     struct tensor *y = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, ids->cols, table->cols, CATEGORY_ACTIVATIONS, &y, e));
     const struct embedding_args args = {.tokens = ids->cols,
@@ -52,7 +53,8 @@ enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *t
 static enum status rmsnorm_backward(struct tape *tape, struct node *node, struct err *e) {
     struct norm_options options;
     memcpy(&options, node->extra, sizeof options);
-    const struct tensor *const x = node->saved[0], *const weight = node->saved[1], *const rstd = node->saved[2];
+    const struct tensor *const x = node->saved[0], *const weight = node->saved[1],
+                               *const rstd = node->saved[2];
     struct tensor *dx = NULL, *dweight = NULL, *scratch = NULL;
     bool accumulate = false, accumulate_weight = false;
     if (node->inputs[1]) {
@@ -62,8 +64,10 @@ static enum status rmsnorm_backward(struct tape *tape, struct node *node, struct
     if (node->inputs[0]) {
         TRY(gradient_target(node->inputs[0], &dx, &accumulate, e));
     } else {
-        /* Only the weight is trained (the first layer under a frozen embedding): dx has to go somewhere. */
-        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &scratch, e));
+        /* Only the weight is trained (the first layer under a frozen embedding): dx has to go
+         * somewhere. */
+        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &scratch,
+                       e));
         dx = scratch;
     }
     const struct rmsnorm_backward_args args = {.tokens = x->rows,
@@ -85,8 +89,8 @@ static enum status rmsnorm_backward(struct tape *tape, struct node *node, struct
     return status;
 }
 
-enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight, struct norm_options options,
-                       struct tensor **out, struct err *e) {
+enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight,
+                       struct norm_options options, struct tensor **out, struct err *e) {
     struct tensor *y = NULL, *rstd = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &y, e));
     *out = y;
@@ -125,7 +129,8 @@ static enum status add_backward(struct tape *tape, struct node *node, struct err
     return STATUS_OK;
 }
 
-enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out, struct err *e) {
+enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out,
+                   struct err *e) {
     ASSERT(a->rows == b->rows && a->cols == b->cols);
     struct tensor *y = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, a->rows, a->cols, CATEGORY_ACTIVATIONS, &y, e));
@@ -163,7 +168,8 @@ static enum status glu_backward(struct tape *tape, struct node *node, struct err
     return status;
 }
 
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, struct tensor **out, struct err *e) {
+enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation,
+                   struct tensor **out, struct err *e) {
     ASSERT(x->cols % 2 == 0);
     struct tensor *y = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols / 2, CATEGORY_ACTIVATIONS, &y, e));

@@ -1,8 +1,9 @@
 /* op_linear.c - the linear layer with LoRA and DoRA adapters on ranges of its output rows.
  *
- * q, k and v (and gate and up) are one product over a packed weight; each adapter adds into its own columns of the
- * result, and all adapters of a layer share one product x A^T. Sources: LoRA, Hu et al. 2021, eq. 3; rsLoRA,
- * Kalajdzievski 2023; DoRA, Liu et al. 2024, eq. 5 and section 4.3 (the norm is a constant in backward). */
+ * q, k and v (and gate and up) are one product over a packed weight; each adapter adds into its own
+ * columns of the result, and all adapters of a layer share one product x A^T. Sources: LoRA, Hu et
+ * al. 2021, eq. 3; rsLoRA, Kalajdzievski 2023; DoRA, Liu et al. 2024, eq. 5 and section 4.3 (the
+ * norm is a constant in backward). */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
@@ -34,8 +35,9 @@ static bool has_magnitude(const struct linear *l) {
     return false;
 }
 
-static enum status dropout(struct tape *tape, const struct linear *l, const struct linear_extra *key,
-                           const struct tensor *row_keys, const struct tensor *x, struct tensor *y, bool accumulate,
+static enum status dropout(struct tape *tape, const struct linear *l,
+                           const struct linear_extra *key, const struct tensor *row_keys,
+                           const struct tensor *x, struct tensor *y, bool accumulate,
                            struct err *e) {
     const struct dropout_args args = {.rows = x->rows,
                                       .width = x->cols,
@@ -50,8 +52,8 @@ static enum status dropout(struct tape *tape, const struct linear *l, const stru
 }
 
 /* y[:, rows of the adapter] += scaling * xa B^T */
-static enum status add_adapter(struct tape *tape, const struct lora *a, struct tensor *xa, struct tensor *y,
-                               struct err *e) {
+static enum status add_adapter(struct tape *tape, const struct lora *a, struct tensor *xa,
+                               struct tensor *y, struct err *e) {
     const struct gemm_args args = {.m = y->rows,
                                    .n = a->rows,
                                    .k = a->rank,
@@ -65,11 +67,12 @@ static enum status add_adapter(struct tape *tape, const struct lora *a, struct t
 }
 
 /* norm[rows of the adapter] = |W + scaling * B A| by rows. */
-static enum status weight_norm(struct tape *tape, const struct linear *l, const struct lora *a, struct tensor *norm,
-                               struct err *e) {
+static enum status weight_norm(struct tape *tape, const struct linear *l, const struct lora *a,
+                               struct tensor *norm, struct err *e) {
     struct device *const device = tape->space->device;
     struct tensor *merged = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, a->rows, l->weight->cols, CATEGORY_WORKSPACE, &merged, e));
+    TRY(tensor_new(tape->space, DTYPE_F32, a->rows, l->weight->cols, CATEGORY_WORKSPACE, &merged,
+                   e));
     const struct convert_args copy = {.rows = a->rows,
                                       .cols = l->weight->cols,
                                       .src = rows(l->weight, a->first_row),
@@ -96,7 +99,8 @@ static enum status weight_norm(struct tape *tape, const struct linear *l, const 
 
 /* out[:, rows] = scale * x[:, rows] for the adapter's rows, with scale = magnitude / norm. */
 static enum status scale_columns(struct tape *tape, const struct lora *a, const struct tensor *norm,
-                                 const struct tensor *x, const float *bias, struct tensor *out, struct err *e) {
+                                 const struct tensor *x, const float *bias, struct tensor *out,
+                                 struct err *e) {
     struct device *const device = tape->space->device;
     struct tensor *scale = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, 1, a->rows, CATEGORY_WORKSPACE, &scale, e));
@@ -118,9 +122,10 @@ static enum status scale_columns(struct tape *tape, const struct lora *a, const 
     return status;
 }
 
-/* The DoRA end of forward: y holds x W^T + scaling x A^T B^T without bias; keeps it as *plain, fills *norm, scales y. */
-static enum status apply_magnitudes(struct tape *tape, const struct linear *l, struct tensor *y, struct tensor **plain,
-                                    struct tensor **norm, struct err *e) {
+/* The DoRA end of forward: y holds x W^T + scaling x A^T B^T without bias; keeps it as *plain,
+ * fills *norm, scales y. */
+static enum status apply_magnitudes(struct tape *tape, const struct linear *l, struct tensor *y,
+                                    struct tensor **plain, struct tensor **norm, struct err *e) {
     struct device *const device = tape->space->device;
     const float *const bias = l->bias ? tensor_f32(l->bias) : NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, y->rows, y->cols, CATEGORY_ACTIVATIONS, plain, e));
@@ -146,10 +151,11 @@ static enum status gemm(struct tape *tape, const struct gemm_args *args, struct 
     return device_gemm(tape->space->device, args, e);
 }
 
-/* One adapter's part of backward. dz is the gradient of x W^T + scaling x A^T B^T in the adapter's columns; adds to B's
- * gradient and fills its columns of dxa. */
-static enum status adapter_backward(struct tape *tape, const struct lora *a, const struct tensor *xa,
-                                    const struct tensor *dz, struct tensor *dxa, struct err *e) {
+/* One adapter's part of backward. dz is the gradient of x W^T + scaling x A^T B^T in the adapter's
+ * columns; adds to B's gradient and fills its columns of dxa. */
+static enum status adapter_backward(struct tape *tape, const struct lora *a,
+                                    const struct tensor *xa, const struct tensor *dz,
+                                    struct tensor *dxa, struct err *e) {
     const struct gemm_args to_xa = {.m = dz->rows,
                                     .n = a->rank,
                                     .k = a->rows,
@@ -173,11 +179,13 @@ static enum status adapter_backward(struct tape *tape, const struct lora *a, con
     return gemm(tape, &to_b, e);
 }
 
-/* dmagnitude += sum over tokens of dy * plain / norm; then *dz = dy with the adapters' columns scaled by m/norm. */
-static enum status magnitudes_backward(struct tape *tape, const struct linear *l, struct node *node, struct tensor **dz,
-                                       struct err *e) {
+/* dmagnitude += sum over tokens of dy * plain / norm; then *dz = dy with the adapters' columns
+ * scaled by m/norm. */
+static enum status magnitudes_backward(struct tape *tape, const struct linear *l, struct node *node,
+                                       struct tensor **dz, struct err *e) {
     struct device *const device = tape->space->device;
-    const struct tensor *const plain = node->saved[SAVED_PLAIN], *const norm = node->saved[SAVED_NORM];
+    const struct tensor *const plain = node->saved[SAVED_PLAIN], *const norm =
+                                                                     node->saved[SAVED_NORM];
     const struct tensor *const dy = node->gradient;
     struct tensor *sums = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, dy->rows, dy->cols, CATEGORY_ACTIVATIONS, dz, e));
@@ -213,10 +221,12 @@ done:
 }
 
 /* The adapters' part of backward: B, A, and dx (which may be NULL when x wants nothing). */
-static enum status adapters_backward(struct tape *tape, const struct linear_extra *extra, struct node *node,
-                                     const struct tensor *dz, struct tensor *dx, struct err *e) {
+static enum status adapters_backward(struct tape *tape, const struct linear_extra *extra,
+                                     struct node *node, const struct tensor *dz, struct tensor *dx,
+                                     struct err *e) {
     const struct linear *const l = extra->linear;
-    const struct tensor *const x = node->saved[SAVED_DROPPED] ? node->saved[SAVED_DROPPED] : node->saved[SAVED_INPUT];
+    const struct tensor *const x =
+        node->saved[SAVED_DROPPED] ? node->saved[SAVED_DROPPED] : node->saved[SAVED_INPUT];
     const struct tensor *const xa = node->saved[SAVED_XA];
     struct tensor *dxa = NULL, *part = NULL, *da = NULL;
     bool accumulate = false;
@@ -238,7 +248,8 @@ static enum status adapters_backward(struct tape *tape, const struct linear_extr
     GUARD(gemm(tape, &to_a, e));
     if (!dx) goto done;
     const bool dropped = node->saved[SAVED_KEYS] != NULL;
-    if (dropped) GUARD(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &part, e));
+    if (dropped)
+        GUARD(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &part, e));
     const struct gemm_args to_x = {.m = x->rows,
                                    .n = x->cols,
                                    .k = xa->cols,
@@ -256,7 +267,8 @@ done:
 }
 
 /* dW += dy^T x and dbias += sums of dy, where they are trained. */
-static enum status weight_backward(struct tape *tape, struct node *node, const struct tensor *dz, struct err *e) {
+static enum status weight_backward(struct tape *tape, struct node *node, const struct tensor *dz,
+                                   struct err *e) {
     const struct tensor *const x = node->saved[SAVED_INPUT];
     struct tensor *value = NULL;
     bool accumulate = false;
@@ -313,8 +325,9 @@ done:
 }
 
 /* y = x W^T (+ bias), then the adapters, into the tensors that backward will want. */
-static enum status linear_forward(struct tape *tape, struct tensor *x, const struct linear_extra *extra,
-                                  struct tensor *row_keys, struct tensor **parts, struct tensor *y, struct err *e) {
+static enum status linear_forward(struct tape *tape, struct tensor *x,
+                                  const struct linear_extra *extra, struct tensor *row_keys,
+                                  struct tensor **parts, struct tensor *y, struct err *e) {
     const struct linear *const l = extra->linear;
     const bool scaled = has_magnitude(l);
     const struct gemm_args base = {.m = x->rows,
@@ -330,11 +343,13 @@ static enum status linear_forward(struct tape *tape, struct tensor *x, const str
     if (!l->lora_a) return STATUS_OK;
     const struct tensor *input = x;
     if (row_keys) {
-        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &parts[SAVED_DROPPED], e));
+        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS,
+                       &parts[SAVED_DROPPED], e));
         TRY(dropout(tape, l, extra, row_keys, x, parts[SAVED_DROPPED], false, e));
         input = parts[SAVED_DROPPED];
     }
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, l->lora_a->rows, CATEGORY_ACTIVATIONS, &parts[SAVED_XA], e));
+    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, l->lora_a->rows, CATEGORY_ACTIVATIONS,
+                   &parts[SAVED_XA], e));
     const struct gemm_args to_xa = {.m = x->rows,
                                     .n = l->lora_a->rows,
                                     .k = x->cols,
@@ -347,17 +362,20 @@ static enum status linear_forward(struct tape *tape, struct tensor *x, const str
     for (int64_t i = 0; i < l->adapter_count; i++) {
         TRY(add_adapter(tape, &l->adapters[i], parts[SAVED_XA], y, e));
     }
-    return scaled ? apply_magnitudes(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e) : STATUS_OK;
+    return scaled ? apply_magnitudes(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e)
+                  : STATUS_OK;
 }
 
-enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear, const struct random_keys *keys,
-                      struct tensor **out, struct err *e) {
+enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
+                      const struct random_keys *keys, struct tensor **out, struct err *e) {
     ASSERT(x->cols == linear->weight->cols);
     ASSERT(!(linear->dropout > 0 && has_magnitude(linear))); /* refused by the spec */
     struct tensor *parts[NODE_SAVED_MAX] = {0};
-    struct tensor *const row_keys = linear->lora_a && linear->dropout > 0 && tape->training ? keys->row_keys : NULL;
+    struct tensor *const row_keys =
+        linear->lora_a && linear->dropout > 0 && tape->training ? keys->row_keys : NULL;
     const struct linear_extra extra = {.linear = linear, .seed = keys->seed, .step = keys->step};
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, linear->weight->rows, CATEGORY_ACTIVATIONS, out, e));
+    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, linear->weight->rows, CATEGORY_ACTIVATIONS, out,
+                   e));
     const enum status status = linear_forward(tape, x, &extra, row_keys, parts, *out, e);
     struct tensor *const inputs[] = {x, linear->weight, linear->bias, linear->lora_a};
     if (status == STATUS_OK && tape_records(tape, inputs, 4)) {
@@ -365,7 +383,8 @@ enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *
         node_input(node, INPUT_X, x);
         node_input(node, INPUT_WEIGHT, linear->weight);
         node_input(node, INPUT_BIAS, linear->bias);
-        const bool wants_input = node->inputs[INPUT_WEIGHT] || (linear->lora_a && !parts[SAVED_DROPPED]);
+        const bool wants_input =
+            node->inputs[INPUT_WEIGHT] || (linear->lora_a && !parts[SAVED_DROPPED]);
         node_save(node, SAVED_INPUT, wants_input ? x : NULL);
         for (int i = SAVED_DROPPED; i <= SAVED_NORM; i++) {
             node_save(node, i, parts[i]);

@@ -1,8 +1,10 @@
-/* op_loss.c - the loss head: logits never exist as a whole, and rows without a label are never multiplied.
+/* op_loss.c - the loss head: logits never exist as a whole, and rows without a label are never
+ * multiplied.
  *
- * The gradient of the head is computed in forward, chunk by chunk, while the chunk's logits are at hand; what survives is
- * one [rows, C] matrix. Correct because the loss is the last thing of a micro-batch and its scale is known beforehand
- * (the trained tokens of the global batch are counted before the first micro-batch). */
+ * The gradient of the head is computed in forward, chunk by chunk, while the chunk's logits are at
+ * hand; what survives is one [rows, C] matrix. Correct because the loss is the last thing of a
+ * micro-batch and its scale is known beforehand (the trained tokens of the global batch are counted
+ * before the first micro-batch). */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
@@ -10,11 +12,13 @@
 enum { SAVED_GRADIENT, SAVED_INDEX };
 
 static enum status loss_backward(struct tape *tape, struct node *node, struct err *e) {
-    if (!node->inputs[0]) return STATUS_OK; /* only the head is trained, and it has its gradient already */
+    if (!node->inputs[0])
+        return STATUS_OK; /* only the head is trained, and it has its gradient already */
     const struct tensor *const dh = node->saved[SAVED_GRADIENT];
     struct gradient *const target = node->inputs[0];
     struct tensor *dx = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, target->rows, target->cols, CATEGORY_ACTIVATIONS, &dx, e));
+    TRY(tensor_new(tape->space, DTYPE_F32, target->rows, target->cols, CATEGORY_ACTIVATIONS, &dx,
+                   e));
     const struct rows_args args = {.rows = dh->rows,
                                    .width = dh->cols,
                                    .index = tensor_i32(node->saved[SAVED_INDEX]),
@@ -38,8 +42,9 @@ struct head {
 };
 
 /* logits[0..count) = h[first..first+count) head^T */
-static enum status chunk_logits(struct device *device, const struct tensor *h, const struct tensor *head, int64_t first,
-                                int64_t count, struct tensor *logits, struct err *e) {
+static enum status chunk_logits(struct device *device, const struct tensor *h,
+                                const struct tensor *head, int64_t first, int64_t count,
+                                struct tensor *logits, struct err *e) {
     const struct gemm_args args = {.m = count,
                                    .n = head->rows,
                                    .k = head->cols,
@@ -51,37 +56,40 @@ static enum status chunk_logits(struct device *device, const struct tensor *h, c
     return device_gemm(device, &args, e);
 }
 
-static enum status chunk_backward(struct device *device, const struct head *w, int64_t first, int64_t count,
-                                  struct err *e) {
+static enum status chunk_backward(struct device *device, const struct head *w, int64_t first,
+                                  int64_t count, struct err *e) {
     struct tensor *const head = w->options->head;
     const int64_t channels = head->cols;
     if (w->dh) {
-        const struct gemm_args to_h = {.m = count,
-                                       .n = channels,
-                                       .k = head->rows,
-                                       .alpha = 1,
-                                       .a = tensor_matrix(w->logits),
-                                       .b = tensor_matrix(head),
-                                       .c = {tensor_f32(w->dh) + first * channels, DTYPE_F32, channels}};
+        const struct gemm_args to_h = {
+            .m = count,
+            .n = channels,
+            .k = head->rows,
+            .alpha = 1,
+            .a = tensor_matrix(w->logits),
+            .b = tensor_matrix(head),
+            .c = {tensor_f32(w->dh) + first * channels, DTYPE_F32, channels}};
         TRY(device_gemm(device, &to_h, e));
     }
     if (!head->gradient) return STATUS_OK;
     struct tensor *dhead = NULL;
     bool accumulate = false;
     TRY(gradient_target(head->gradient, &dhead, &accumulate, e));
-    const struct gemm_args to_head = {.m = head->rows,
-                                      .n = channels,
-                                      .k = count,
-                                      .alpha = 1,
-                                      .beta = accumulate ? 1 : 0,
-                                      .trans_a = true,
-                                      .a = tensor_matrix(w->logits),
-                                      .b = {tensor_f32(w->h) + first * channels, DTYPE_F32, channels},
-                                      .c = tensor_matrix(dhead)};
+    const struct gemm_args to_head = {
+        .m = head->rows,
+        .n = channels,
+        .k = count,
+        .alpha = 1,
+        .beta = accumulate ? 1 : 0,
+        .trans_a = true,
+        .a = tensor_matrix(w->logits),
+        .b = {tensor_f32(w->h) + first * channels, DTYPE_F32, channels},
+        .c = tensor_matrix(dhead)};
     return device_gemm(device, &to_head, e);
 }
 
-static enum status run_chunk(struct tape *tape, const struct head *w, int64_t first, int64_t count, struct err *e) {
+static enum status run_chunk(struct tape *tape, const struct head *w, int64_t first, int64_t count,
+                             struct err *e) {
     struct device *const device = tape->space->device;
     const struct loss_options *const o = w->options;
     TRY(chunk_logits(device, w->h, o->head, first, count, w->logits, e));
@@ -98,8 +106,8 @@ static enum status run_chunk(struct tape *tape, const struct head *w, int64_t fi
     return w->record ? chunk_backward(device, w, first, count, e) : STATUS_OK;
 }
 
-static enum status record(struct tape *tape, struct tensor *x, const struct head *w, struct tensor **anchor,
-                          struct err *e) {
+static enum status record(struct tape *tape, struct tensor *x, const struct head *w,
+                          struct tensor **anchor, struct err *e) {
     TRY(tensor_new(tape->space, DTYPE_F32, 1, 1, CATEGORY_ACTIVATIONS, anchor, e));
     struct node *const node = tape_push(tape, loss_backward, *anchor);
     node_input(node, 0, x);
@@ -112,19 +120,24 @@ static enum status record(struct tape *tape, struct tensor *x, const struct head
     return status;
 }
 
-enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_options *options, struct tensor *losses,
-                    struct tensor *correct, struct tensor **anchor, struct err *e) {
+enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_options *options,
+                    struct tensor *losses, struct tensor *correct, struct tensor **anchor,
+                    struct err *e) {
     ASSERT(options->rows > 0 && options->chunk_rows > 0);
     struct tensor_space *const space = tape->space;
     struct tensor *const inputs[] = {x, options->head};
-    struct head w = {.options = options, .losses = losses, .correct = correct, .record = tape_records(tape, inputs, 2)};
+    struct head w = {.options = options,
+                     .losses = losses,
+                     .correct = correct,
+                     .record = tape_records(tape, inputs, 2)};
     const int64_t chunk = options->rows < options->chunk_rows ? options->rows : options->chunk_rows;
     enum status status = STATUS_OK;
     GUARD(tensor_new(space, DTYPE_F32, options->rows, x->cols, CATEGORY_ACTIVATIONS, &w.h, e));
     if (w.record && x->gradient) {
         GUARD(tensor_new(space, DTYPE_F32, options->rows, x->cols, CATEGORY_ACTIVATIONS, &w.dh, e));
     }
-    GUARD(tensor_new(space, DTYPE_F32, chunk, options->head->rows, CATEGORY_ACTIVATIONS, &w.logits, e));
+    GUARD(tensor_new(space, DTYPE_F32, chunk, options->head->rows, CATEGORY_ACTIVATIONS, &w.logits,
+                     e));
     const struct rows_args gather = {.rows = options->rows,
                                      .width = x->cols,
                                      .index = tensor_i32(options->index),
@@ -143,9 +156,10 @@ done:
     return status;
 }
 
-enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options, struct tensor **out,
-                      struct err *e) {
+enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
+                      struct tensor **out, struct err *e) {
     ASSERT(!tape->recording);
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, options->head->rows, CATEGORY_ACTIVATIONS, out, e));
+    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, options->head->rows, CATEGORY_ACTIVATIONS, out,
+                   e));
     return chunk_logits(tape->space->device, x, options->head, 0, x->rows, *out, e);
 }

@@ -1,42 +1,49 @@
-/* ops.h - the operations of a decoder as forward/backward pairs on the tape, at the grain of the device.
+/* ops.h - the operations of a decoder as forward/backward pairs on the tape, at the grain of the
+ * device.
  *
- * Each takes tensors, returns a new tensor in *out (one reference), and records its backward when an input wants a
- * gradient. *out is set as soon as it exists: release it after an error too. T tokens, C channels, H query heads, K key/value heads, D head dimension, F feed-forward size, V vocabulary, R
- * rank. Statuses: STATUS_OOM from the arena, STATUS_DEVICE and STATUS_INTERNAL from the device. */
+ * Each takes tensors, returns a new tensor in *out (one reference), and records its backward when
+ * an input wants a gradient. *out is set as soon as it exists: release it after an error too. T
+ * tokens, C channels, H query heads, K key/value heads, D head dimension, F feed-forward size, V
+ * vocabulary, R rank. Statuses: STATUS_OOM from the arena, STATUS_DEVICE and STATUS_INTERNAL from
+ * the device. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_OPS_H
 #define PLIMSOLL_ENGINE_TENSOR_OPS_H
 
 #include "engine/tensor/tape.h"
 
 /* out[t,:] = scale * table[ids[t],:]. ids [1,T] i32; table [V,C] f32 or bf16; out [T,C] f32. */
-enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale, struct tensor **out,
-                         struct err *e);
+enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
+                         struct tensor **out, struct err *e);
 
 /* out = x / rms(x) * (offset + weight), by rows. x [T,C], weight [1,C]. */
 struct norm_options {
     float eps, offset;
 };
-enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight, struct norm_options options,
-                       struct tensor **out, struct err *e);
+enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight,
+                       struct norm_options options, struct tensor **out, struct err *e);
 
 /* out = a + b. Same shapes. */
-enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out, struct err *e);
+enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out,
+                   struct err *e);
 
 /* out[t,f] = act(x[t,f]) * x[t,F+f]. x [T,2F], out [T,F]. */
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, struct tensor **out, struct err *e);
+enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation,
+                   struct tensor **out, struct err *e);
 
 /* A LoRA adapter (Hu et al. 2021) on a range of output rows of a linear layer. */
 struct lora {
-    int64_t first_row, rows; /* of the layer's outputs: one of q, k, v in a packed product, or all */
+    int64_t first_row,
+        rows; /* of the layer's outputs: one of q, k, v in a packed product, or all */
     int64_t rank_first, rank; /* its rows of lora_a */
-    float scaling;           /* alpha/r, or alpha/sqrt(r) (Kalajdzievski 2023) */
-    struct tensor *b;        /* [rows,R] */
+    float scaling;            /* alpha/r, or alpha/sqrt(r) (Kalajdzievski 2023) */
+    struct tensor *b;         /* [rows,R] */
     struct tensor *magnitude; /* [1,rows]: DoRA (Liu et al. 2024), or NULL */
 };
 enum { LINEAR_ADAPTERS_MAX = 3 };
 
-/* y = x W^T + bias + sum over adapters of scaling * (dropout(x) A^T) B^T; with a magnitude m, on its rows,
- * y = m/|W + scaling*B*A| * (x W^T + scaling * x A^T B^T) + bias, the norm taken by rows and as a constant in backward. */
+/* y = x W^T + bias + sum over adapters of scaling * (dropout(x) A^T) B^T; with a magnitude m, on
+ * its rows, y = m/|W + scaling*B*A| * (x W^T + scaling * x A^T B^T) + bias, the norm taken by rows
+ * and as a constant in backward. */
 struct linear {
     struct tensor *weight; /* [N,K] f32 or bf16; wants a gradient when it is trained */
     struct tensor *bias;   /* [1,N] or NULL */
@@ -54,8 +61,8 @@ struct random_keys {
 };
 
 /* x [T,K] -> out [T,N]. `linear` must outlive the node. */
-enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear, const struct random_keys *keys,
-                      struct tensor **out, struct err *e);
+enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
+                      const struct random_keys *keys, struct tensor **out, struct err *e);
 
 /* Rotary embedding, optional q/k norm and causal attention over a packed projection. */
 struct attention_options {
@@ -63,8 +70,8 @@ struct attention_options {
     float scale, softcap;
     int64_t window;
     float rope_scale;
-    struct tensor *inv_freq;               /* [1,rotary_dim/2] f32 */
-    struct tensor *q_weight, *k_weight;    /* [1,D] or NULL: no q/k norm */
+    struct tensor *inv_freq;            /* [1,rotary_dim/2] f32 */
+    struct tensor *q_weight, *k_weight; /* [1,D] or NULL: no q/k norm */
     struct norm_options norm;
 };
 /* The documents of a micro-batch, on the device. */
@@ -73,29 +80,34 @@ struct documents {
     struct tensor *positions;  /* [1,T] i32 */
     struct tensor *cu_seqlens; /* [1,segments+1] i32 */
 };
-/* qkv [T,(H+2K)*D] -> out [T,H*D]. Overwrites the q and k part of qkv with what attention saw. Options and documents must
- * outlive the node. */
-enum status op_attention(struct tape *tape, struct tensor *qkv, const struct attention_options *options,
-                         const struct documents *documents, struct tensor **out, struct err *e);
+/* qkv [T,(H+2K)*D] -> out [T,H*D]. Overwrites the q and k part of qkv with what attention saw.
+ * Options and documents must outlive the node. */
+enum status op_attention(struct tape *tape, struct tensor *qkv,
+                         const struct attention_options *options, const struct documents *documents,
+                         struct tensor **out, struct err *e);
 
-/* The loss head: only rows with a label are looked at, logits exist for `chunk_rows` rows at a time. */
+/* The loss head: only rows with a label are looked at, logits exist for `chunk_rows` rows at a
+ * time. */
 struct loss_options {
-    struct tensor *head;   /* [V,C] f32 or bf16: lm_head, or the tied embedding */
+    struct tensor *head; /* [V,C] f32 or bf16: lm_head, or the tied embedding */
     float softcap;
-    float grad_scale;      /* 1 / trained tokens of the global batch */
+    float grad_scale; /* 1 / trained tokens of the global batch */
     int64_t chunk_rows;
     int64_t rows;          /* rows with a label */
     struct tensor *index;  /* [1,rows] i32: which rows of x */
     struct tensor *labels; /* [1,rows] i32 */
 };
-/* x [T,C]. Fills losses [1,rows] f32 and correct [1,rows] i32 (both given by the caller). While recording, the gradient with respect to x
- * (and head) of grad_scale * sum of losses is computed at once and handed over in backward: *loss is the [1,1] anchor that
- * the walk starts from, NULL when nothing was recorded. */
-enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_options *options, struct tensor *losses,
-                    struct tensor *correct, struct tensor **anchor, struct err *e);
+/* x [T,C]. Fills losses [1,rows] f32 and correct [1,rows] i32 (both given by the caller). While
+ * recording, the gradient with respect to x (and head) of grad_scale * sum of losses is computed at
+ * once and handed over in backward: *loss is the [1,1] anchor that the walk starts from, NULL when
+ * nothing was recorded. */
+enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_options *options,
+                    struct tensor *losses, struct tensor *correct, struct tensor **anchor,
+                    struct err *e);
 
-/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Not differentiable. */
-enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options, struct tensor **out,
-                      struct err *e);
+/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Not
+ * differentiable. */
+enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
+                      struct tensor **out, struct err *e);
 
 #endif

@@ -68,7 +68,8 @@ enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
         struct node node = tape->nodes[--tape->count];
         node.gradient = gradient_take(node.output);
         enum status status = STATUS_OK;
-        /* A result that nothing downstream used has no gradient, and so have its inputs none from it. */
+        /* A result that nothing downstream used has no gradient, and so have its inputs none from
+         * it. */
         if (node.gradient) status = node.backward(tape, &node, e);
         node_clear(&node);
         TRY(status);
@@ -88,7 +89,8 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
     tape->recording = true;
     enum status status = segment.run(tape, segment.context, segment.index, x, &out, e);
     tape->recording = false;
-    if (status == STATUS_OK && out->gradient) status = gradient_add(out->gradient, node->gradient, e);
+    if (status == STATUS_OK && out->gradient)
+        status = gradient_add(out->gradient, node->gradient, e);
     tensor_drop(&node->gradient);
     tensor_drop(&out);
     if (status == STATUS_OK) status = tape_backward(tape, mark, e);
@@ -101,9 +103,10 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
     return status;
 }
 
-enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint, struct tensor *x,
-                         struct tensor **out, struct err *e) {
-    if (!checkpoint || !tape->recording) return segment->run(tape, segment->context, segment->index, x, out, e);
+enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint,
+                         struct tensor *x, struct tensor **out, struct err *e) {
+    if (!checkpoint || !tape->recording)
+        return segment->run(tape, segment->context, segment->index, x, out, e);
     tape->recording = false;
     const enum status status = segment->run(tape, segment->context, segment->index, x, out, e);
     tape->recording = true;

@@ -1,9 +1,9 @@
-/* tape.h - reverse-mode automatic differentiation. An operation's forward function computes its result and, while the
- * tape records, leaves a node: what its backward needs, and nothing else. tape_backward walks the nodes in reverse and
- * frees each saved tensor at its last use.
+/* tape.h - reverse-mode automatic differentiation. An operation's forward function computes its
+ * result and, while the tape records, leaves a node: what its backward needs, and nothing else.
+ * tape_backward walks the nodes in reverse and frees each saved tensor at its last use.
  *
- * Activation checkpointing (Chen et al. 2016) is tape_segment: the segment runs without recording, its input is kept, and
- * it is run again, recording, when the walk comes to it. */
+ * Activation checkpointing (Chen et al. 2016) is tape_segment: the segment runs without recording,
+ * its input is kept, and it is run again, recording, when the walk comes to it. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_TAPE_H
 #define PLIMSOLL_ENGINE_TENSOR_TAPE_H
 
@@ -23,7 +23,8 @@ typedef enum status (*node_backward_fn)(struct tape *tape, struct node *node, st
 struct node {
     node_backward_fn backward;
     struct gradient *output;
-    struct tensor *gradient;                  /* of the output, during backward; may be dropped early to free its bytes */
+    struct tensor
+        *gradient; /* of the output, during backward; may be dropped early to free its bytes */
     struct gradient *inputs[NODE_INPUTS_MAX]; /* NULL: that input wants no gradient */
     struct tensor *saved[NODE_SAVED_MAX];
     _Alignas(16) unsigned char extra[NODE_EXTRA_MAX]; /* the operation's own numbers */
@@ -42,30 +43,32 @@ void tape_init(struct tape *tape, struct tensor_space *space);
 void tape_clear(struct tape *tape);
 void tape_release(struct tape *tape);
 
-/* True if a result of these inputs has to be recorded: the tape records and one of them wants a gradient. NULLs are
- * skipped. */
+/* True if a result of these inputs has to be recorded: the tape records and one of them wants a
+ * gradient. NULLs are skipped. */
 bool tape_records(const struct tape *tape, struct tensor *const *inputs, size_t count);
 
-/* Appends a node for `output`, which gets a gradient object. The caller then fills backward, inputs, saved and extra
- * through node_input, node_save and node->extra. The pointer is good until the next node. */
+/* Appends a node for `output`, which gets a gradient object. The caller then fills backward,
+ * inputs, saved and extra through node_input, node_save and node->extra. The pointer is good until
+ * the next node. */
 struct node *tape_push(struct tape *tape, node_backward_fn backward, struct tensor *output);
 void node_input(struct node *node, int index, struct tensor *input);
 void node_save(struct node *node, int index, struct tensor *tensor); /* NULL is fine */
 
-/* Gradient of sum(seed * output): starts from output's gradient, which must have been set by gradient_add, and empties
- * the tape down to `mark` (0: all of it). */
+/* Gradient of sum(seed * output): starts from output's gradient, which must have been set by
+ * gradient_add, and empties the tape down to `mark` (0: all of it). */
 enum status tape_backward(struct tape *tape, size_t mark, struct err *e);
 
-/* A piece of the model that can be run again: x -> *out. Must do the same with the same x (random numbers are counter
- * based, so dropout does). */
+/* A piece of the model that can be run again: x -> *out. Must do the same with the same x (random
+ * numbers are counter based, so dropout does). */
 struct segment {
-    enum status (*run)(struct tape *tape, void *context, int64_t index, struct tensor *x, struct tensor **out,
-                       struct err *e);
+    enum status (*run)(struct tape *tape, void *context, int64_t index, struct tensor *x,
+                       struct tensor **out, struct err *e);
     void *context; /* must outlive the tape's nodes */
     int64_t index;
 };
-/* Runs the segment on x; with `checkpoint`, only x is kept for backward. *out holds one reference. */
-enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint, struct tensor *x,
-                         struct tensor **out, struct err *e);
+/* Runs the segment on x; with `checkpoint`, only x is kept for backward. *out holds one reference.
+ */
+enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint,
+                         struct tensor *x, struct tensor **out, struct err *e);
 
 #endif

@@ -23,7 +23,8 @@ static void add_chunk(struct tensor_space *space) {
     }
 }
 
-enum status tensor_space_init(struct tensor_space *space, struct device *device, struct arena *arena, struct err *e) {
+enum status tensor_space_init(struct tensor_space *space, struct device *device,
+                              struct arena *arena, struct err *e) {
     *space = (struct tensor_space){.device = device, .arena = arena};
     if (device->workspace_bytes == 0) return STATUS_OK;
     struct arena_block *block = NULL;
@@ -174,7 +175,8 @@ static enum status new_value(struct gradient *g, struct tensor **out, struct err
     return tensor_new(g->space, DTYPE_F32, g->rows, g->cols, CATEGORY_ACTIVATIONS, out, e);
 }
 
-enum status gradient_target(struct gradient *g, struct tensor **value, bool *accumulate, struct err *e) {
+enum status gradient_target(struct gradient *g, struct tensor **value, bool *accumulate,
+                            struct err *e) {
     *accumulate = g->value != NULL;
     if (!g->value) {
         TRY(new_value(g, &g->value, e));

@@ -1,8 +1,9 @@
 /* tensor.h - matrices in device memory, and the gradients that flow to them.
  *
- * Every tensor is a row-major matrix [rows, cols] without gaps (a vector has one row). Tensors are reference counted:
- * the bytes go back to the arena with the last reference. A gradient is a separate object, so that a tensor's bytes can be gone
- * long before the gradient for it arrives. Records come from pools: a steady training step calls no host allocator. */
+ * Every tensor is a row-major matrix [rows, cols] without gaps (a vector has one row). Tensors are
+ * reference counted: the bytes go back to the arena with the last reference. A gradient is a
+ * separate object, so that a tensor's bytes can be gone long before the gradient for it arrives.
+ * Records come from pools: a steady training step calls no host allocator. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_TENSOR_H
 #define PLIMSOLL_ENGINE_TENSOR_TENSOR_H
 
@@ -23,7 +24,8 @@ struct tensor_space {
 };
 
 /* Zeroes the space and takes the device's workspace from the arena. */
-enum status tensor_space_init(struct tensor_space *space, struct device *device, struct arena *arena, struct err *e);
+enum status tensor_space_init(struct tensor_space *space, struct device *device,
+                              struct arena *arena, struct err *e);
 /* Every tensor must have been released. */
 void tensor_space_release(struct tensor_space *space);
 
@@ -39,8 +41,9 @@ struct tensor {
     struct tensor *next_free;
 };
 
-/* The gradient of the loss with respect to one tensor, f32, same shape. `value` is NULL until the first contribution
- * arrives (unless it is persistent: a parameter's slice of the gradient buffer, which accumulates over micro-batches). */
+/* The gradient of the loss with respect to one tensor, f32, same shape. `value` is NULL until the
+ * first contribution arrives (unless it is persistent: a parameter's slice of the gradient buffer,
+ * which accumulates over micro-batches). */
 struct gradient {
     struct tensor_space *space;
     int64_t rows, cols;
@@ -65,7 +68,7 @@ void tensor_drop(struct tensor **t);
 
 int64_t tensor_count(const struct tensor *t);
 int64_t tensor_bytes(const struct tensor *t);
-float *tensor_f32(const struct tensor *t);     /* asserts the dtype */
+float *tensor_f32(const struct tensor *t); /* asserts the dtype */
 int32_t *tensor_i32(const struct tensor *t);
 struct matrix tensor_matrix(const struct tensor *t);
 
@@ -79,12 +82,15 @@ void tensor_want_gradient(struct tensor *t);
 struct gradient *gradient_retain(struct gradient *g);
 void gradient_release(struct gradient *g);
 
-/* Where an operation's backward may write its contribution: *value is [rows, cols] f32, and *accumulate says whether to add
- * to it or to overwrite it. A value shared with another gradient is copied first. */
-enum status gradient_target(struct gradient *g, struct tensor **value, bool *accumulate, struct err *e);
+/* Where an operation's backward may write its contribution: *value is [rows, cols] f32, and
+ * *accumulate says whether to add to it or to overwrite it. A value shared with another gradient is
+ * copied first. */
+enum status gradient_target(struct gradient *g, struct tensor **value, bool *accumulate,
+                            struct err *e);
 /* Adds a whole tensor; takes a reference instead of copying when nothing is there yet. */
 enum status gradient_add(struct gradient *g, struct tensor *contribution, struct err *e);
-/* Takes the value out, *out may become NULL. The caller owns the reference. Not for persistent gradients. */
+/* Takes the value out, *out may become NULL. The caller owns the reference. Not for persistent
+ * gradients. */
 struct tensor *gradient_take(struct gradient *g);
 
 #endif

@@ -1,0 +1,21 @@
+/* decoder.h - the model as one readable function: token ids to the hidden states before the head.
+ */
+#ifndef PLIMSOLL_ENGINE_MODEL_DECODER_H
+#define PLIMSOLL_ENGINE_MODEL_DECODER_H
+
+#include "engine/model/model.h"
+
+/* One micro-batch on the device. Everything in it must outlive the tape's nodes. */
+struct decoder_inputs {
+    struct model *model;
+    struct tensor *ids; /* [1,T] i32 */
+    struct documents documents;
+    struct random_keys keys;
+    bool checkpointing; /* keep only each layer's input and run the layer again in backward */
+};
+
+/* *out [T,C]: hidden states after the final norm. Release *out after an error too. */
+enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, struct tensor **out,
+                            struct err *e);
+
+#endif

@@ -1,0 +1,145 @@
+/* init.c - fresh parameters. Every value is a pure function of (seed, name, element), so a model
+ * starts the same whatever the device, the rank or the order of calls. */
+#include <math.h>
+
+#include "base/mem.h"
+#include "engine/model/weights.h"
+#include "kernels/philox.h"
+
+/* FNV-1a of the name, the second half of the key. */
+static uint64_t name_hash(const char *name) {
+    uint64_t hash = UINT64_C(0xCBF29CE484222325);
+    for (; *name; name++) {
+        hash = (hash ^ (unsigned char)*name) * UINT64_C(0x100000001B3);
+    }
+    return hash;
+}
+
+/* Four uniform values in (0,1) at an element quad. */
+static void uniform_quad(uint64_t key, uint64_t quad, double out[4]) {
+    const struct philox counter = {{(uint32_t)quad, (uint32_t)(quad >> 32), 0, 1}};
+    const struct philox block = philox(counter, (uint32_t)key, (uint32_t)(key >> 32));
+    for (int i = 0; i < 4; i++) {
+        out[i] = ((double)block.word[i] + 0.5) / 4294967296.0;
+    }
+}
+
+static void fill_uniform(float *out, int64_t count, uint64_t key, double bound) {
+    double u[4];
+    for (int64_t i = 0; i < count; i++) {
+        if (i % 4 == 0) uniform_quad(key, (uint64_t)i / 4, u);
+        out[i] = (float)((2 * u[i % 4] - 1) * bound);
+    }
+}
+
+/* Box and Muller 1958. */
+static void fill_normal(float *out, int64_t count, uint64_t key, double deviation) {
+    double u[4], z[4] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        if (i % 4 == 0) {
+            uniform_quad(key, (uint64_t)i / 4, u);
+            for (int k = 0; k < 4; k += 2) {
+                const double radius = sqrt(-2 * log(u[k])),
+                             angle = 2 * 3.14159265358979323846 * u[k + 1];
+                z[k] = radius * cos(angle);
+                z[k + 1] = radius * sin(angle);
+            }
+        }
+        out[i] = (float)(z[i % 4] * deviation);
+    }
+}
+
+static enum status put(const struct model *m, const struct param *p, const float *values,
+                       struct err *e) {
+    struct tensor *view = model_param_view(m, p, true);
+    struct device *const device = m->space->device;
+    enum status status = STATUS_OK;
+    if (view->dtype == DTYPE_F32) {
+        status = tensor_upload(view, values, e);
+    } else {
+        struct tensor *wide = NULL;
+        status =
+            tensor_new(m->space, DTYPE_F32, view->rows, view->cols, CATEGORY_STAGING, &wide, e);
+        if (status == STATUS_OK) status = tensor_upload(wide, values, e);
+        const struct convert_args args = {.rows = view->rows,
+                                          .cols = view->cols,
+                                          .src = wide ? tensor_matrix(wide) : (struct matrix){0},
+                                          .dst = tensor_matrix(view)};
+        if (status == STATUS_OK) status = device_convert(device, &args, e);
+        tensor_release(wide);
+    }
+    tensor_release(view);
+    return status;
+}
+
+static enum status init_magnitude(const struct model *m, const struct linear *l,
+                                  const struct lora *a, struct err *e) {
+    struct device *const device = m->space->device;
+    struct tensor *wide = NULL;
+    TRY(tensor_new(m->space, DTYPE_F32, a->rows, l->weight->cols, CATEGORY_WORKSPACE, &wide, e));
+    struct matrix source = tensor_matrix(l->weight);
+    source.data =
+        (char *)source.data + a->first_row * l->weight->cols * dtype_bytes(l->weight->dtype);
+    const struct convert_args copy = {
+        .rows = a->rows, .cols = l->weight->cols, .src = source, .dst = tensor_matrix(wide)};
+    const struct row_norm_args norm = {.rows = a->rows,
+                                       .cols = wide->cols,
+                                       .x = tensor_f32(wide),
+                                       .ld = wide->cols,
+                                       .out = tensor_f32(a->magnitude)};
+    enum status status = device_convert(device, &copy, e);
+    if (status == STATUS_OK) status = device_row_norm(device, &norm, e);
+    tensor_release(wide);
+    return status;
+}
+
+static enum status init_magnitudes(const struct model *m, struct err *e) {
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        const struct layer *const layer = &m->layers[i];
+        const struct linear *const all[] = {&layer->qkv, &layer->o, &layer->gate_up, &layer->down};
+        for (size_t k = 0; k < COUNT_OF(all); k++) {
+            for (int64_t a = 0; a < all[k]->adapter_count; a++) {
+                TRY(init_magnitude(m, all[k], &all[k]->adapters[a], e));
+            }
+        }
+    }
+    return STATUS_OK;
+}
+
+enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < m->adapter_param_count; i++) {
+        const struct param *const p = &m->adapter_params[i];
+        const struct storage *const s = &m->storages[p->storage];
+        if (s->kind == PARAM_MAGNITUDE) continue;
+        float *const values = mem_new((size_t)(p->rows * s->cols), sizeof *values);
+        if (s->kind == PARAM_LORA_A) {
+            const uint64_t key = philox_stream_key(seed, name_hash(p->name));
+            fill_uniform(values, p->rows * s->cols, key, 1 / sqrt((double)s->cols));
+        }
+        status = put(m, p, values, e);
+        mem_free(values);
+    }
+    if (status == STATUS_OK && m->options.use_dora) status = init_magnitudes(m, e);
+    return status;
+}
+
+enum status weights_init_random(struct model *m, uint64_t seed, double standard_deviation,
+                                struct err *e) {
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < m->param_count; i++) {
+        const struct param *const p = &m->params[i];
+        const struct storage *const s = &m->storages[p->storage];
+        const int64_t count = p->rank == 1 ? p->rows : p->rows * s->cols;
+        float *const values = mem_new((size_t)count, sizeof *values);
+        if (p->rank == 2)
+            fill_normal(values, count, philox_stream_key(seed, name_hash(p->name)),
+                        standard_deviation);
+        for (int64_t k = 0; s->kind == PARAM_NORM && k < count; k++) {
+            values[k] = 1 - m->config.norm_weight_offset;
+        }
+        status = put(m, p, values, e);
+        mem_free(values);
+    }
+    return status == STATUS_OK ? model_refresh(m, e) : status;
+}

@@ -1,0 +1,290 @@
+/* layout.c - the one description of what a decoder consists of: names, shapes, order, adapters.
+ * Families differ by flags of the config (which norms, which biases, fused projections), read here
+ * and nowhere else. */
+#include "engine/model/layout.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+
+static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, int64_t cols) {
+    m->storages =
+        mem_grow(m->storages, m->storage_count, &m->storage_capacity, sizeof *m->storages);
+    const bool base = kind <= PARAM_BIAS;
+    const bool matrix = kind != PARAM_NORM && kind != PARAM_BIAS && kind != PARAM_MAGNITUDE;
+    m->storages[m->storage_count] =
+        (struct storage){.kind = kind,
+                         .rows = rows,
+                         .cols = cols,
+                         .trainable = base ? m->options.full : true,
+                         .decayed = matrix || m->options.decay_norms_and_biases};
+    return (int64_t)m->storage_count++;
+}
+
+static struct param *add_param(struct param **list, size_t *count, size_t *capacity) {
+    *list = mem_grow(*list, *count, capacity, sizeof **list);
+    struct param *const p = &(*list)[(*count)++];
+    *p = (struct param){0};
+    return p;
+}
+
+/* A base parameter: rows [first, first+rows) of a storage; vectors are storages of one row, cut by
+ * elements. */
+static void name_param(struct model *m, const char *name, int64_t storage, int64_t first,
+                       int64_t rows, int64_t rank) {
+    struct param *const p = add_param(&m->params, &m->param_count, &m->param_capacity);
+    snprintf(p->name, sizeof p->name, "%s", name);
+    p->storage = storage;
+    p->first_row = first;
+    p->rows = rows;
+    p->rank = rank;
+}
+
+static void name_adapter(struct model *m, const char *module, const char *end, int64_t storage,
+                         int64_t first, int64_t rows) {
+    struct param *const p =
+        add_param(&m->adapter_params, &m->adapter_param_count, &m->adapter_param_capacity);
+    snprintf(p->name, sizeof p->name, "base_model.model.%s.%s", module, end);
+    p->storage = storage;
+    p->first_row = first;
+    p->rows = rows;
+    p->rank = m->storages[storage].kind == PARAM_MAGNITUDE ? 1 : 2;
+}
+
+static int64_t add_vector(struct model *m, enum param_kind kind, const char *name, int64_t width) {
+    const int64_t storage = add_storage(m, kind, 1, width);
+    name_param(m, name, storage, 0, width, 1);
+    return storage;
+}
+
+/* One module of a linear layer: "model.layers.3.self_attn.q_proj" with its rows of the packed
+ * weight. */
+struct module {
+    char name[128];
+    int64_t rows;
+};
+
+static bool is_target(struct layout *layout, const struct model *m, const char *module) {
+    const char *const last = strrchr(module, '.') + 1;
+    bool hit = false;
+    for (int64_t i = 0; i < m->options.target_count; i++) {
+        const char *const wanted = m->options.target_modules[i];
+        const size_t n = strlen(module), w = strlen(wanted);
+        const bool ends = n > w && module[n - w - 1] == '.' && strcmp(module + n - w, wanted) == 0;
+        if (!ends && strcmp(wanted, module) != 0 && strcmp(wanted, last) != 0 &&
+            strcmp(wanted, "all-linear") != 0) {
+            continue;
+        }
+        layout->target_hit[i] = true;
+        hit = true;
+    }
+    return hit;
+}
+
+static void add_adapters(struct layout *layout, struct model *m, struct linear_layout *l,
+                         const struct module *modules, int64_t count, int64_t inputs) {
+    const int64_t r = m->options.r;
+    int64_t first_row = 0, names[LINEAR_ADAPTERS_MAX] = {0};
+    for (int64_t i = 0; i < count; i++) {
+        if (is_target(layout, m, modules[i].name)) {
+            names[l->adapter_count] = i;
+            l->adapters[l->adapter_count].first_row = first_row;
+            l->adapters[l->adapter_count].rows = modules[i].rows;
+            l->adapters[l->adapter_count].rank_first = l->adapter_count * r;
+            l->adapter_count++;
+        }
+        first_row += modules[i].rows;
+    }
+    if (l->adapter_count == 0) return;
+    l->lora_a = add_storage(m, PARAM_LORA_A, l->adapter_count * r, inputs);
+    for (int64_t i = 0; i < l->adapter_count; i++) {
+        const struct module *const module = &modules[names[i]];
+        l->adapters[i].b = add_storage(m, PARAM_LORA_B, module->rows, r);
+        name_adapter(m, module->name, "lora_A.weight", l->lora_a, i * r, r);
+        name_adapter(m, module->name, "lora_B.weight", l->adapters[i].b, 0, module->rows);
+        l->adapters[i].magnitude = -1;
+        if (!m->options.use_dora) continue;
+        l->adapters[i].magnitude = add_storage(m, PARAM_MAGNITUDE, 1, module->rows);
+        name_adapter(m, module->name, "lora_magnitude_vector", l->adapters[i].magnitude, 0,
+                     module->rows);
+    }
+}
+
+static void add_linear(struct layout *layout, struct model *m, struct linear_layout *l,
+                       const struct module *modules, int64_t count, int64_t inputs, bool bias) {
+    *l = (struct linear_layout){.weight = -1, .bias = -1, .lora_a = -1};
+    int64_t rows = 0;
+    for (int64_t i = 0; i < count; i++) {
+        rows += modules[i].rows;
+    }
+    l->weight = add_storage(m, PARAM_WEIGHT, rows, inputs);
+    if (bias) l->bias = add_storage(m, PARAM_BIAS, 1, rows);
+    int64_t first = 0;
+    for (int64_t i = 0; i < count; i++) {
+        char name[PARAM_NAME_MAX];
+        snprintf(name, sizeof name, "%s.weight", modules[i].name);
+        name_param(m, name, l->weight, first, modules[i].rows, 2);
+        snprintf(name, sizeof name, "%s.bias", modules[i].name);
+        if (bias) name_param(m, name, l->bias, first, modules[i].rows, 1);
+        first += modules[i].rows;
+    }
+    if (m->options.lora) add_adapters(layout, m, l, modules, count, inputs);
+}
+
+static struct module module_of(int64_t layer, const char *part, int64_t rows) {
+    struct module module = {.rows = rows};
+    snprintf(module.name, sizeof module.name, "model.layers.%lld.%s", (long long)layer, part);
+    return module;
+}
+
+static int64_t layer_norm(struct model *m, int64_t layer, const char *part, int64_t width) {
+    char name[PARAM_NAME_MAX];
+    snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, part);
+    return add_vector(m, PARAM_NORM, name, width);
+}
+
+static void declare_attention(struct layout *layout, struct model *m, int64_t i) {
+    const struct model_config *const c = &m->config;
+    struct layer_layout *const l = &layout->layers[i];
+    const int64_t q = c->heads * c->head_dim, kv = c->kv_heads * c->head_dim;
+    const struct module fused[] = {module_of(i, "self_attn.qkv_proj", q + 2 * kv)};
+    const struct module split[] = {module_of(i, "self_attn.q_proj", q),
+                                   module_of(i, "self_attn.k_proj", kv),
+                                   module_of(i, "self_attn.v_proj", kv)};
+    const struct module o[] = {module_of(i, "self_attn.o_proj", c->hidden_size)};
+    add_linear(layout, m, &l->qkv, c->fused_projections ? fused : split,
+               c->fused_projections ? 1 : 3, c->hidden_size, c->qkv_bias);
+    add_linear(layout, m, &l->o, o, 1, q, c->o_bias);
+    l->q_norm = c->qk_norm ? layer_norm(m, i, "self_attn.q_norm", c->head_dim) : -1;
+    l->k_norm = c->qk_norm ? layer_norm(m, i, "self_attn.k_norm", c->head_dim) : -1;
+}
+
+static void declare_layer(struct layout *layout, struct model *m, int64_t i) {
+    const struct model_config *const c = &m->config;
+    struct layer_layout *const l = &layout->layers[i];
+    const int64_t width = c->hidden_size, f = c->intermediate_size;
+    l->norm_attention = layer_norm(m, i, "input_layernorm", width);
+    declare_attention(layout, m, i);
+    /* With sandwich norms the name post_attention_layernorm means what it says; without, it is the
+     * norm before the MLP. */
+    l->norm_attention_after =
+        c->sandwich_norms ? layer_norm(m, i, "post_attention_layernorm", width) : -1;
+    l->norm_mlp = layer_norm(
+        m, i, c->sandwich_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm", width);
+    const struct module fused[] = {module_of(i, "mlp.gate_up_proj", 2 * f)};
+    const struct module split[] = {module_of(i, "mlp.gate_proj", f),
+                                   module_of(i, "mlp.up_proj", f)};
+    const struct module down[] = {module_of(i, "mlp.down_proj", width)};
+    add_linear(layout, m, &l->gate_up, c->fused_projections ? fused : split,
+               c->fused_projections ? 1 : 2, width, c->mlp_bias);
+    add_linear(layout, m, &l->down, down, 1, f, c->mlp_bias);
+    l->norm_mlp_after =
+        c->sandwich_norms ? layer_norm(m, i, "post_feedforward_layernorm", width) : -1;
+}
+
+static enum status check_targets(const struct layout *layout, const struct model *m,
+                                 struct err *e) {
+    for (int64_t i = 0; i < m->options.target_count; i++) {
+        if (layout->target_hit[i]) continue;
+        const char *const modules =
+            m->config.fused_projections
+                ? "qkv_proj, o_proj, gate_up_proj, down_proj"
+                : "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj";
+        return err_set_param(e, STATUS_INVALID, "target_modules",
+                             "target_modules: \"%s\" is not a linear module of this %s model; "
+                             "there are %s, or all-linear",
+                             m->options.target_modules[i], m->config.model_type, modules);
+    }
+    return STATUS_OK;
+}
+
+enum status layout_declare(struct layout *layout, struct model *m, struct err *e) {
+    const struct model_config *const c = &m->config;
+    *layout = (struct layout){.head = -1};
+    layout->layers = mem_new((size_t)c->layers, sizeof *layout->layers);
+    layout->target_hit = mem_new((size_t)m->options.target_count, sizeof *layout->target_hit);
+    layout->embedding = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
+    name_param(m, "model.embed_tokens.weight", layout->embedding, 0, c->vocab_size, 2);
+    for (int64_t i = 0; i < c->layers; i++) {
+        declare_layer(layout, m, i);
+    }
+    layout->final_norm = add_vector(m, PARAM_NORM, "model.norm.weight", c->hidden_size);
+    if (!c->tie_word_embeddings) {
+        layout->head = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
+        name_param(m, "lm_head.weight", layout->head, 0, c->vocab_size, 2);
+    }
+    return m->options.lora ? check_targets(layout, m, e) : STATUS_OK;
+}
+
+static struct tensor *at(const struct model *m, int64_t storage) {
+    return storage < 0 ? NULL : m->storages[storage].value;
+}
+
+static void connect_linear(const struct linear_layout *from, struct model *m, uint64_t stream,
+                           struct linear *to) {
+    const struct model_options *const o = &m->options;
+    *to = (struct linear){.weight = at(m, from->weight),
+                          .bias = at(m, from->bias),
+                          .lora_a = at(m, from->lora_a),
+                          .adapter_count = from->adapter_count,
+                          .dropout = (float)o->lora_dropout,
+                          .stream = stream};
+    const double divisor = o->use_rslora ? sqrt((double)o->r) : (double)o->r;
+    for (int64_t i = 0; i < from->adapter_count; i++) {
+        to->adapters[i] = (struct lora){.first_row = from->adapters[i].first_row,
+                                        .rows = from->adapters[i].rows,
+                                        .rank_first = from->adapters[i].rank_first,
+                                        .rank = o->r,
+                                        .scaling = (float)(o->lora_alpha / divisor),
+                                        .b = at(m, from->adapters[i].b),
+                                        .magnitude = at(m, from->adapters[i].magnitude)};
+    }
+}
+
+static struct attention_options attention_of(const struct layer_layout *from, const struct model *m,
+                                             int64_t i) {
+    const struct model_config *const c = &m->config;
+    const int rope = c->has_rope_local && c->layer_slides[i] ? 1 : 0;
+    return (struct attention_options){
+        .heads = c->heads,
+        .kv_heads = c->kv_heads,
+        .head_dim = c->head_dim,
+        .rotary_dim = c->rotary_dim,
+        .scale = (float)c->attention_scale,
+        .softcap = (float)c->attention_softcap,
+        .window = c->layer_slides[i] ? c->sliding_window : 0,
+        .rope_scale = m->rope_scale[rope],
+        .inv_freq = m->inv_freq[rope],
+        .q_weight = at(m, from->q_norm),
+        .k_weight = at(m, from->k_norm),
+        .norm = {.eps = c->rms_norm_eps, .offset = c->norm_weight_offset}};
+}
+
+void layout_connect(const struct layout *layout, struct model *m) {
+    m->embedding = at(m, layout->embedding);
+    m->final_norm = at(m, layout->final_norm);
+    m->head = layout->head < 0 ? m->embedding : at(m, layout->head);
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        const struct layer_layout *const from = &layout->layers[i];
+        struct layer *const to = &m->layers[i];
+        const uint64_t stream = (uint64_t)i * 4;
+        to->norm_attention = at(m, from->norm_attention);
+        to->norm_attention_after = at(m, from->norm_attention_after);
+        to->norm_mlp = at(m, from->norm_mlp);
+        to->norm_mlp_after = at(m, from->norm_mlp_after);
+        connect_linear(&from->qkv, m, stream, &to->qkv);
+        connect_linear(&from->o, m, stream + 1, &to->o);
+        connect_linear(&from->gate_up, m, stream + 2, &to->gate_up);
+        connect_linear(&from->down, m, stream + 3, &to->down);
+        to->attention = attention_of(from, m, i);
+    }
+}
+
+void layout_release(struct layout *layout) {
+    mem_free(layout->layers);
+    mem_free(layout->target_hit);
+    *layout = (struct layout){0};
+}

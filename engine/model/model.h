@@ -1,0 +1,101 @@
+/* model.h - a decoder in device memory: parameters, adapters, and the flat buffers that the
+ * optimizer sees.
+ *
+ * A `storage` is one matrix in memory: a packed weight (q, k and v side by side; gate and up), a
+ * norm, an adapter. A `param` is a name on rows of a storage, as files know it. Everything that is
+ * trained lies in one flat f32 buffer, in the order decayed first, then not decayed; gradients lie
+ * in a second one of the same layout. */
+#ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
+#define PLIMSOLL_ENGINE_MODEL_MODEL_H
+
+#include "engine/model/config.h"
+#include "engine/tensor/ops.h"
+
+enum param_kind {
+    PARAM_WEIGHT,
+    PARAM_EMBEDDING,
+    PARAM_NORM,
+    PARAM_BIAS,
+    PARAM_LORA_A,
+    PARAM_LORA_B,
+    PARAM_MAGNITUDE
+};
+
+struct storage {
+    enum param_kind kind;
+    int64_t rows, cols;
+    bool trainable, decayed;
+    int64_t flat_first;   /* elements from the start of the flat buffer; -1 when not trained */
+    struct tensor *value; /* what the forward pass reads */
+    struct tensor
+        *master; /* f32, a view of the flat buffer; the same tensor as value unless value is bf16 */
+};
+
+/* The longest name: "base_model.model." and an adapter's end around a module name. */
+enum { PARAM_NAME_MAX = 192 };
+
+struct param {
+    char name[PARAM_NAME_MAX]; /* as in the file it comes from or goes to */
+    int64_t storage, first_row, rows;
+    int64_t rank; /* 1: vector (norm, bias, magnitude), 2: matrix */
+};
+
+/* How a run wants its model. */
+struct model_options {
+    bool full; /* train every weight; otherwise only adapters, if any */
+    bool lora;
+    int64_t r;
+    double lora_alpha, lora_dropout;
+    char *const *target_modules; /* module names, or "all-linear"; borrowed during model_build */
+    int64_t target_count;
+    bool use_rslora, use_dora;
+    bool decay_norms_and_biases;
+    enum dtype
+        weight_dtype;   /* of matrices: f32 or bf16. Norms, biases and adapters are always f32 */
+    int64_t length_max; /* longest sequence of the run */
+};
+
+struct layer {
+    struct tensor *norm_attention, *norm_attention_after, *norm_mlp,
+        *norm_mlp_after; /* [1,C]; *_after may be NULL */
+    struct linear qkv, o, gate_up, down;
+    struct attention_options attention;
+};
+
+struct model {
+    struct model_config config;
+    struct model_options options; /* target_modules is cleared: see `targets` */
+    struct tensor_space *space;
+    struct storage *storages;
+    size_t storage_count, storage_capacity;
+    struct param *params; /* of the base model, in file order */
+    size_t param_count, param_capacity;
+    struct param *adapter_params; /* names as PEFT writes them */
+    size_t adapter_param_count, adapter_param_capacity;
+    struct layer *layers;
+    struct tensor *embedding, *final_norm, *head; /* head is the embedding when tied */
+    struct tensor *inv_freq[2];                   /* global, local */
+    float rope_scale[2];
+    struct tensor *flat, *gradients; /* [1, trainable_count] f32, or NULL when nothing is trained */
+    int64_t trainable_count, decayed_count; /* elements; the first decayed_count are decayed */
+    int64_t parameter_count;                /* elements of the base model */
+};
+
+/* Allocates everything, contents undefined. STATUS_INVALID for target modules that match nothing
+ * (names what there is). Release with model_release, also after an error. */
+enum status model_build(struct model *m, const struct model_config *config,
+                        const struct model_options *options, struct tensor_space *space,
+                        struct err *e);
+void model_release(struct model *m);
+
+/* The matrix [rows, cols] of a parameter inside its storage: a new view of the f32 master when
+ * `master`, else of what forward reads. Caller releases. */
+struct tensor *model_param_view(const struct model *m, const struct param *p, bool master);
+/* The same rows of the gradient buffer, or NULL if it is not trained. Caller releases. */
+struct tensor *model_param_gradient(const struct model *m, const struct param *p);
+
+/* After the flat buffer changed: rounds masters to the bf16 copies that forward reads. Nothing to
+ * do in f32. */
+enum status model_refresh(struct model *m, struct err *e);
+
+#endif

@@ -1,0 +1,227 @@
+/* weights.c - loading and saving. Data goes through a host buffer of STAGING_ELEMENTS, so a model
+ * larger than host memory loads as well as a small one. */
+#include "engine/model/weights.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/mem.h"
+
+enum { STAGING_ELEMENTS = 1 << 20 };
+
+static enum status check_shape(const struct st_tensor *t, const struct param *p, int64_t cols,
+                               struct err *e) {
+    const bool vector = t->rank == 1 && p->rank == 1 && t->shape[0] == p->rows;
+    const bool matrix =
+        t->rank == 2 && p->rank == 2 && t->shape[0] == p->rows && t->shape[1] == cols;
+    if (vector || matrix) return STATUS_OK;
+    if (t->rank == 2) {
+        return err_set(e, STATUS_INVALID,
+                       "%s: %s has the shape [%lld, %lld], config.json says [%lld, %lld]", t->file,
+                       t->name, (long long)t->shape[0], (long long)t->shape[1], (long long)p->rows,
+                       (long long)cols);
+    }
+    return err_set(e, STATUS_INVALID,
+                   "%s: %s has %lld dimensions and %lld elements, config.json says %lld elements",
+                   t->file, t->name, (long long)t->rank, (long long)t->elements,
+                   (long long)(p->rank == 1 ? p->rows : p->rows * cols));
+}
+
+static enum status load_tensor(const struct st_tensor *t, struct tensor *to, void *staging,
+                               struct err *e) {
+    const int64_t count = tensor_count(to), size = dtype_bytes(to->dtype);
+    for (int64_t first = 0; first < count; first += STAGING_ELEMENTS) {
+        const int64_t part = count - first < STAGING_ELEMENTS ? count - first : STAGING_ELEMENTS;
+        TRY(to->dtype == DTYPE_BF16 ? st_read_bf16(t, first, part, staging, e)
+                                    : st_read_f32(t, first, part, staging, e));
+        TRY(device_upload(to->space->device, (char *)to->data + first * size, staging, part * size,
+                          e));
+    }
+    return STATUS_OK;
+}
+
+enum status weights_load_params(struct model *m, const struct param *params, size_t count,
+                                const struct st_set *set, struct err *e) {
+    void *const staging = mem_new(STAGING_ELEMENTS, sizeof(float));
+    enum status status = STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        const struct param *const p = &params[i];
+        const struct st_tensor *const t = st_find(set, p->name);
+        if (!t) {
+            status = err_set(e, STATUS_INVALID, "%s: the tensor %s is missing",
+                             set->map_count ? set->paths[0] : "weights", p->name);
+            break;
+        }
+        status = check_shape(t, p, m->storages[p->storage].cols, e);
+        if (status != STATUS_OK) break;
+        /* The master takes the full precision of the file; model_refresh makes what forward reads.
+         */
+        struct tensor *view = model_param_view(m, p, true);
+        status = load_tensor(t, view, staging, e);
+        tensor_release(view);
+    }
+    mem_free(staging);
+    return status == STATUS_OK ? model_refresh(m, e) : status;
+}
+
+static bool is_param(const struct model *m, const char *name) {
+    for (size_t i = 0; i < m->param_count; i++) {
+        if (strcmp(m->params[i].name, name) == 0) return true;
+    }
+    return false;
+}
+
+enum status weights_load(struct model *m, const struct st_set *set, struct weights_report *report,
+                         struct err *e) {
+    *report = (struct weights_report){0};
+    TRY(weights_load_params(m, m->params, m->param_count, set, e));
+    for (int64_t i = 0; i < set->count; i++) {
+        if (is_param(m, set->tensors[i].name)) continue;
+        if (report->unused++ == 0) {
+            strncpy(report->first_unused, set->tensors[i].name, sizeof report->first_unused - 1);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* Downloads a tensor piece by piece and hands it to the writer in the file's dtype. */
+static enum status save_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
+                               void *staging, struct err *e) {
+    const int64_t count = tensor_count(t), size = dtype_bytes(t->dtype);
+    uint16_t *const rounded = mem_new(STAGING_ELEMENTS, sizeof *rounded);
+    float *const widened = mem_new(STAGING_ELEMENTS, sizeof *widened);
+    enum status status = STATUS_OK;
+    for (int64_t first = 0; status == STATUS_OK && first < count; first += STAGING_ELEMENTS) {
+        const int64_t part = count - first < STAGING_ELEMENTS ? count - first : STAGING_ELEMENTS;
+        GUARD(device_download(t->space->device, staging, (const char *)t->data + first * size,
+                              part * size, e));
+        const struct st_tensor piece = {.name = "staging",
+                                        .dtype = t->dtype == DTYPE_BF16 ? ST_BF16 : ST_F32,
+                                        .elements = part,
+                                        .bytes = part * size,
+                                        .data = staging};
+        if (dtype == ST_BF16) {
+            GUARD(st_read_bf16(&piece, 0, part, rounded, e));
+            status = st_writer_data(w, rounded, part * 2, e);
+        } else {
+            GUARD(st_read_f32(&piece, 0, part, widened, e));
+            status = st_writer_data(w, widened, part * 4, e);
+        }
+    }
+done:
+    mem_free(rounded);
+    mem_free(widened);
+    return status;
+}
+
+/* Gives the tensor to write for one parameter; the caller releases it. */
+typedef enum status (*source_fn)(const struct model *m, const struct param *p, struct tensor **out,
+                                 struct err *e);
+
+static enum status save(const struct model *m, const struct param *params, size_t count,
+                        source_fn source, enum st_dtype dtype, const char *path, struct err *e) {
+    ASSERT(dtype == ST_F32 || dtype == ST_BF16);
+    struct st_writer w = {0};
+    for (size_t i = 0; i < count; i++) {
+        const struct param *const p = &params[i];
+        const int64_t shape[] = {p->rows, m->storages[p->storage].cols};
+        st_writer_declare(&w, p->name, dtype, shape, p->rank);
+    }
+    void *const staging = mem_new(STAGING_ELEMENTS, sizeof(float));
+    enum status status = st_writer_begin(&w, path, e);
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        struct tensor *t = NULL;
+        status = source(m, &params[i], &t, e);
+        if (status == STATUS_OK) status = save_tensor(t, dtype, &w, staging, e);
+        tensor_release(t);
+    }
+    mem_free(staging);
+    if (status == STATUS_OK) return st_writer_commit(&w, e);
+    st_writer_abort(&w);
+    return status;
+}
+
+static enum status plain_source(const struct model *m, const struct param *p, struct tensor **out,
+                                struct err *e) {
+    (void)e;
+    *out = model_param_view(m, p, true);
+    return STATUS_OK;
+}
+
+enum status weights_save(const struct model *m, const struct param *params, size_t count,
+                         enum st_dtype dtype, const char *path, struct err *e) {
+    return save(m, params, count, plain_source, dtype, path, e);
+}
+
+/* The linear layer and the adapter that change these rows of a storage, or NULL. */
+static const struct linear *linear_of(const struct model *m, const struct tensor *weight) {
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        const struct layer *const l = &m->layers[i];
+        const struct linear *const all[] = {&l->qkv, &l->o, &l->gate_up, &l->down};
+        for (size_t k = 0; k < COUNT_OF(all); k++) {
+            if (all[k]->weight == weight) return all[k];
+        }
+    }
+    return NULL;
+}
+
+static enum status scale_rows_to(struct tensor *merged, const struct lora *a, struct err *e) {
+    struct tensor_space *const space = merged->space;
+    /* Rows are scaled on the host: a merge happens once, at export. */
+    float *const rows = mem_new((size_t)tensor_count(merged), sizeof *rows);
+    float *const magnitude = mem_new((size_t)merged->rows, sizeof *magnitude);
+    enum status status = tensor_download(merged, rows, e);
+    if (status == STATUS_OK) {
+        status = device_download(space->device, magnitude, a->magnitude->data, merged->rows * 4, e);
+    }
+    for (int64_t r = 0; status == STATUS_OK && r < merged->rows; r++) {
+        float *const row = rows + r * merged->cols;
+        double squares = 0;
+        for (int64_t i = 0; i < merged->cols; i++) {
+            squares += (double)row[i] * row[i];
+        }
+        const float factor = magnitude[r] / (float)sqrt(squares);
+        for (int64_t i = 0; i < merged->cols; i++) {
+            row[i] *= factor;
+        }
+    }
+    if (status == STATUS_OK) status = tensor_upload(merged, rows, e);
+    mem_free(rows);
+    mem_free(magnitude);
+    return status;
+}
+
+static enum status merged_source(const struct model *m, const struct param *p, struct tensor **out,
+                                 struct err *e) {
+    const struct storage *const s = &m->storages[p->storage];
+    const struct linear *const l = s->kind == PARAM_WEIGHT ? linear_of(m, s->value) : NULL;
+    const struct lora *a = NULL;
+    for (int64_t i = 0; l && i < l->adapter_count; i++) {
+        if (l->adapters[i].first_row == p->first_row) a = &l->adapters[i];
+    }
+    if (!a) return plain_source(m, p, out, e);
+    TRY(tensor_new(m->space, DTYPE_F32, p->rows, s->cols, CATEGORY_STAGING, out, e));
+    struct tensor *base = model_param_view(m, p, true);
+    const struct convert_args copy = {
+        .rows = p->rows, .cols = s->cols, .src = tensor_matrix(base), .dst = tensor_matrix(*out)};
+    const struct gemm_args delta = {
+        .m = p->rows,
+        .n = s->cols,
+        .k = a->rank,
+        .alpha = a->scaling,
+        .beta = 1,
+        .a = tensor_matrix(a->b),
+        .b = {tensor_f32(l->lora_a) + a->rank_first * s->cols, DTYPE_F32, s->cols},
+        .c = tensor_matrix(*out)};
+    enum status status = device_convert(m->space->device, &copy, e);
+    if (status == STATUS_OK) status = device_gemm(m->space->device, &delta, e);
+    if (status == STATUS_OK && a->magnitude) status = scale_rows_to(*out, a, e);
+    tensor_release(base);
+    return status;
+}
+
+enum status weights_save_merged(const struct model *m, enum st_dtype dtype, const char *path,
+                                struct err *e) {
+    arena_enter(m->space->arena, PHASE_EXPORT);
+    return save(m, m->params, m->param_count, merged_source, dtype, path, e);
+}
