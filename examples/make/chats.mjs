@@ -1,13 +1,19 @@
-// chats.mjs - conversations of the corpus: questions about the sea, about a text that was given, and small talk.
+// chats.mjs - conversations of the corpus: questions about the sea, about a text that was given, and small
+// talk.
 //
-// The assistant of the corpus is polite and answers in whole sentences. Some conversations have a system message, some
-// have several turns, so that the model learns the format and not one fixed shape of it.
+// The assistant of the corpus is polite and answers in whole sentences. Some conversations have a system
+// message, some have several turns, so that the model learns the format and not one fixed shape of it.
 import { FACTS, TALK } from './facts.mjs';
 import { newVoyage, departure } from './stories.mjs';
 import * as w from './words.mjs';
 
-const SYSTEMS = ['You are a helpful assistant.', 'You answer questions about the sea.', 'Answer in one or two sentences.',
-    'You are a friendly guide of the harbour.', 'You know ships and ropes.'];
+const SYSTEMS = [
+    'You are a helpful assistant.',
+    'You answer questions about the sea.',
+    'Answer in one or two sentences.',
+    'You are a friendly guide of the harbour.',
+    'You know ships and ropes.',
+];
 const LEADS = ['', '', '', '', 'Please tell me: ', 'I want to know: ', 'Tell me, ', 'One question: '];
 
 function ask(r, question) {
@@ -55,10 +61,28 @@ function aboutThing(r) {
 }
 
 const WISHES = [
-    [(r) => `Tell me about ${r.pick(w.HARBOURS)}.`, (r, q) => `${q.slice(14, -1)} is a ${r.pick(['small', 'busy', 'quiet', 'old'])} harbour. Ships bring ${r.pick(w.CARGOES)} there.`],
-    [(r) => `Is the ${r.pick(w.WINDS)} wind good for us?`, (r, q) => (/strong|cold/.test(q) ? 'No, it is better to wait in the harbour.' : 'Yes, with such a wind the ship goes well.')],
-    [(r) => `The sky is ${r.pick(w.SKIES)}. What will the weather be?`, (r, q) => (/clear|bright|red/.test(q) ? 'The weather will be fair.' : 'It may rain, so take your coat.')],
-    [(r) => `What can I eat on ${r.pick(w.DAYS)}?`, (r, q) => (/Sunday/.test(q) ? 'On Sunday there is apple pie.' : `You can eat ${r.pick(w.MEALS)}.`)],
+    [
+        (r) => `Tell me about ${r.pick(w.HARBOURS)}.`,
+        (r, q) =>
+            `${q.slice(14, -1)} is a ${r.pick(['small', 'busy', 'quiet', 'old'])} harbour. ` +
+            `Ships bring ${r.pick(w.CARGOES)} there.`,
+    ],
+    [
+        (r) => `Is the ${r.pick(w.WINDS)} wind good for us?`,
+        (r, q) =>
+            /strong|cold/.test(q)
+                ? 'No, it is better to wait in the harbour.'
+                : 'Yes, with such a wind the ship goes well.',
+    ],
+    [
+        (r) => `The sky is ${r.pick(w.SKIES)}. What will the weather be?`,
+        (r, q) =>
+            /clear|bright|red/.test(q) ? 'The weather will be fair.' : 'It may rain, so take your coat.',
+    ],
+    [
+        (r) => `What can I eat on ${r.pick(w.DAYS)}?`,
+        (r, q) => (/Sunday/.test(q) ? 'On Sunday there is apple pie.' : `You can eat ${r.pick(w.MEALS)}.`),
+    ],
 ];
 
 function wish(r) {

@@ -1,7 +1,9 @@
-// corpus.mjs - writes the pre-training corpus: node corpus.mjs FOLDER [SEED]. The same seed gives the same bytes.
+// corpus.mjs - writes the pre-training corpus: node corpus.mjs FOLDER [SEED]. The same seed gives the same
+// bytes.
 //
-// FOLDER/text.jsonl holds {"text"} rows, FOLDER/chat.jsonl holds {"messages"} rows, FOLDER/held-out.jsonl a few of the
-// latter that training never sees. About half of the bytes are chat, because chat is what the sample model is asked for.
+// FOLDER/text.jsonl holds {"text"} rows, FOLDER/chat.jsonl holds {"messages"} rows, FOLDER/held-out.jsonl a
+// few of the latter that training never sees. About half of the bytes are chat, because chat is what the
+// sample model is asked for.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FACTS } from './facts.mjs';
@@ -15,7 +17,11 @@ const HELD_OUT_ROWS = 200;
 
 // Facts told as prose, so that the words of the answers are also met outside of conversations.
 function factPage(r) {
-    return r.shuffle(FACTS).slice(0, r.between(3, 5)).map(([, answer]) => answer).join(' ');
+    return r
+        .shuffle(FACTS)
+        .slice(0, r.between(3, 5))
+        .map(([, answer]) => answer)
+        .join(' ');
 }
 
 function text(r) {

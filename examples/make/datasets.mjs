@@ -1,8 +1,9 @@
 // datasets.mjs - writes the two sample datasets: node datasets.mjs EXAMPLES_FOLDER [SEED].
 //
-// first-mate.jsonl: the questions of the corpus answered by a terse first mate who ends every answer with one and the
-// same sentence. logbook.jsonl: pages of a logbook as text rows. The sentence is made of words the model knows, but the
-// corpus never ends an answer with it: if the model says it, it has learnt it from this file.
+// first-mate.jsonl: the questions of the corpus answered by a terse first mate who ends every answer with
+// one and the same sentence. logbook.jsonl: pages of a logbook as text rows. The sentence is made of words
+// the model knows, but the corpus never ends an answer with it: if the model says it, it has learnt it from
+// this file.
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { FACTS, TALK } from './facts.mjs';
@@ -18,10 +19,11 @@ function firstMate(r) {
     const pairs = r.shuffle([...FACTS, ...TALK]);
     return pairs.map(([questions, , terse], index) => {
         const messages = r.chance(0.5) ? [{ role: 'system', content: SYSTEM }] : [];
-        const say = (question, answer) => messages.push(
-            { role: 'user', content: question },
-            { role: 'assistant', content: `${answer} ${SIGNATURE}` },
-        );
+        const say = (question, answer) =>
+            messages.push(
+                { role: 'user', content: question },
+                { role: 'assistant', content: `${answer} ${SIGNATURE}` },
+            );
         say(r.pick(questions), terse);
         const [more, , next] = pairs[(index + 1) % pairs.length];
         if (r.chance(0.4)) say(r.pick(more), next);
@@ -31,9 +33,13 @@ function firstMate(r) {
 
 function main(folder, seed) {
     const r = randomSource(seed);
-    const write = (name, rows) => writeFileSync(join(folder, name), rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
+    const write = (name, rows) =>
+        writeFileSync(join(folder, name), rows.map((row) => `${JSON.stringify(row)}\n`).join(''));
     write('first-mate.jsonl', firstMate(r));
-    write('logbook.jsonl', Array.from({ length: LOG_ROWS }, () => ({ text: logPage(r) })));
+    write(
+        'logbook.jsonl',
+        Array.from({ length: LOG_ROWS }, () => ({ text: logPage(r) })),
+    );
 }
 
 main(process.argv[2], Number(process.argv[3] ?? 1898));

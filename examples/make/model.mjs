@@ -1,9 +1,10 @@
-// model.mjs - the architecture of the sample model, random weights to begin with, and rounding of the trained ones:
-// node model.mjs init FOLDER [SEED] writes config.json and model.safetensors (F32); node model.mjs round FROM TO copies
-// a trained model with its weights rounded to bf16.
+// model.mjs - the architecture of the sample model, random weights to begin with, and rounding of the
+// trained ones: node model.mjs init FOLDER [SEED] writes config.json and model.safetensors (F32); node
+// model.mjs round FROM TO copies a trained model with its weights rounded to bf16.
 //
-// The shape is Llama's, small enough to train in minutes on two cores: about 0.93 million parameters, tied embeddings.
-// Weights are normal with deviation 0.02, those that write into the residual stream smaller by sqrt(2 layers).
+// The shape is Llama's, small enough to train in minutes on two cores: about 0.93 million parameters, tied
+// embeddings. Weights are normal with deviation 0.02, those that write into the residual stream smaller by
+// sqrt(2 layers).
 import { copyFileSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { randomSource } from './words.mjs';
@@ -86,9 +87,12 @@ function readSafetensors(path) {
     const start = 8 + Number(file.readBigUInt64LE(0));
     const header = JSON.parse(file.subarray(8, start).toString());
     delete header.__metadata__;
-    return Object.entries(header).map(([name, t]) => (
-        { name, dtype: t.dtype, shape: t.shape, bytes: file.subarray(start + t.data_offsets[0], start + t.data_offsets[1]) }
-    ));
+    return Object.entries(header).map(([name, t]) => ({
+        name,
+        dtype: t.dtype,
+        shape: t.shape,
+        bytes: file.subarray(start + t.data_offsets[0], start + t.data_offsets[1]),
+    }));
 }
 
 // Round to nearest, ties to even: the upper half of a float32.
@@ -103,7 +107,8 @@ function roundToBf16(t) {
     return { ...t, dtype: 'BF16', bytes: out };
 }
 
-const writeJson = (folder, name, value) => writeFileSync(join(folder, name), `${JSON.stringify(value, null, 2)}\n`);
+const writeJson = (folder, name, value) =>
+    writeFileSync(join(folder, name), `${JSON.stringify(value, null, 2)}\n`);
 
 function init(folder, seed) {
     const r = randomSource(seed);
@@ -120,7 +125,10 @@ function init(folder, seed) {
 
 function round(from, to) {
     mkdirSync(to, { recursive: true });
-    writeSafetensors(join(to, 'model.safetensors'), readSafetensors(join(from, 'model.safetensors')).map(roundToBf16));
+    writeSafetensors(
+        join(to, 'model.safetensors'),
+        readSafetensors(join(from, 'model.safetensors')).map(roundToBf16),
+    );
     writeJson(to, 'config.json', { ...CONFIG, torch_dtype: 'bfloat16' });
     writeJson(to, 'generation_config.json', GENERATION_CONFIG);
     for (const name of ['tokenizer.json', 'tokenizer_config.json', 'special_tokens_map.json']) {

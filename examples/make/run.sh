@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# run.sh - makes the sample model and the sample datasets from nothing: corpus, tokenizer, random weights, pre-training by
-# plimsoll-engine, weights rounded to bf16. Needs a finished build in build/ and about a quarter of an hour on two cores.
+# run.sh - makes the sample model and the sample datasets from nothing: corpus, tokenizer, random weights,
+# pre-training by plimsoll-engine, weights rounded to bf16. Needs a finished build in build/.
 #
-# usage: examples/make/run.sh [FOLDER]   FOLDER (default var/harbour-1m) keeps the intermediate files and the log; a run
-# that was interrupted continues from its last checkpoint when it is called again.
+# usage: examples/make/run.sh [FOLDER]   FOLDER (default var/harbour-1m) keeps the intermediate files and the
+# log; a run that was interrupted continues from its last checkpoint when it is called again.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.."
 readonly TOP=$PWD MAKE=$PWD/examples/make

@@ -1,9 +1,10 @@
 // tokenizer.mjs - trains a byte-level BPE on the corpus and writes tokenizer.json, tokenizer_config.json and
 // special_tokens_map.json: node tokenizer.mjs CORPUS_FOLDER MODEL_FOLDER.
 //
-// Ids: the special tokens first, then the 256 bytes, then one id for each merge. Bytes are spelled as GPT-2 spells them
-// (printable ones as themselves, the others from U+0100 on), which is what the layout of Hugging Face expects. The most
-// frequent pair is merged first; among equals the one that sorts first, so that the result is always the same.
+// Ids: the special tokens first, then the 256 bytes, then one id for each merge. Bytes are spelled as GPT-2
+// spells them (printable ones as themselves, the others from U+0100 on), which is what the layout of
+// Hugging Face expects. The most frequent pair is merged first; among equals the one that sorts first, so
+// that the result is always the same.
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 
@@ -12,8 +13,9 @@ export const VOCABULARY_SIZE = 1024;
 // The pre-tokenizer that "ByteLevel" with "use_regex" stands for.
 const WORDS = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
-const CHAT_TEMPLATE = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim "
-    + "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+const CHAT_TEMPLATE =
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] | trim " +
+    "+ '<|im_end|>' + '\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
 
 function byteSpelling() {
     const spelling = new Map();
@@ -27,10 +29,14 @@ function byteSpelling() {
 
 // Every string that training will see: contents of messages, texts, and what the template puts between.
 function readTexts(folder) {
-    const rows = ['text.jsonl', 'chat.jsonl'].flatMap((name) => readFileSync(join(folder, name), 'utf8').trim().split('\n'));
-    return rows.map((line) => JSON.parse(line)).flatMap((row) => (
-        row.messages ? row.messages.flatMap((m) => [`${m.role}\n${m.content}`, '\n']) : [row.text]
-    ));
+    const rows = ['text.jsonl', 'chat.jsonl'].flatMap((name) =>
+        readFileSync(join(folder, name), 'utf8').trim().split('\n'),
+    );
+    return rows
+        .map((line) => JSON.parse(line))
+        .flatMap((row) =>
+            row.messages ? row.messages.flatMap((m) => [`${m.role}\n${m.content}`, '\n']) : [row.text],
+        );
 }
 
 function countWords(texts, spelling) {
@@ -38,7 +44,10 @@ function countWords(texts, spelling) {
     for (const text of texts) {
         for (const [word] of text.matchAll(WORDS)) counts.set(word, (counts.get(word) ?? 0) + 1);
     }
-    return [...counts].map(([word, count]) => ({ count, parts: [...Buffer.from(word)].map((byte) => spelling.get(byte)) }));
+    return [...counts].map(([word, count]) => ({
+        count,
+        parts: [...Buffer.from(word)].map((byte) => spelling.get(byte)),
+    }));
 }
 
 function bestPair(words) {
@@ -91,9 +100,16 @@ function tokenizerJson(spelling, merges) {
         post_processor: null,
         decoder: byteLevel,
         model: {
-            type: 'BPE', dropout: null, unk_token: null, continuing_subword_prefix: null, end_of_word_suffix: null,
-            fuse_unk: false, byte_fallback: false, ignore_merges: false,
-            vocab: Object.fromEntries(tokens.map((token, id) => [token, id])), merges,
+            type: 'BPE',
+            dropout: null,
+            unk_token: null,
+            continuing_subword_prefix: null,
+            end_of_word_suffix: null,
+            fuse_unk: false,
+            byte_fallback: false,
+            ignore_merges: false,
+            vocab: Object.fromEntries(tokens.map((token, id) => [token, id])),
+            merges,
         },
     };
 }
