@@ -1,0 +1,242 @@
+// components/chart.js - one live chart on uPlot.
+//
+// A chart is described by a `plot` (components/job_plots.js): its series, how to take aligned columns out of the
+// metrics, and what else to draw. This file owns the canvas: creation, size, colours of the theme, at most a few
+// redraws a second, the readout above it, and dragging over a stretch of steps to look at it closely.
+import uPlot from "../vendor/uplot.js";
+import { html, useEffect, useLayoutEffect, useRef } from "../lib/html.js";
+import { formatCount, formatNumber } from "../lib/format.js";
+
+const REDRAW_MS = 200;
+const DRAG_MIN_PX = 8; // less is a click, not a stretch
+const AXIS_FONT = "12px system-ui, sans-serif";
+
+// A canvas cannot use a CSS variable, and the variables hold expressions (light-dark, color-mix): let an element
+// work the colour out.
+function colour(name) {
+    const probe = document.createElement("span");
+    probe.style.color = `var(${name})`;
+    document.body.append(probe);
+    const { color } = getComputedStyle(probe);
+    probe.remove();
+    return color;
+}
+
+function axes(plot) {
+    const common = {
+        stroke: colour("--muted"),
+        font: AXIS_FONT,
+        grid: { stroke: colour("--grid"), width: 1 },
+        ticks: { show: false },
+    };
+    return [
+        {
+            ...common,
+            grid: { show: false },
+            size: 28,
+            space: 70,
+            incrs: [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((e) => n * 10 ** e)).sort((a, b) => a - b),
+            values: (_, ticks) => ticks.map((tick) => formatCount(tick)),
+        },
+        {
+            ...common,
+            size: 68,
+            space: 36,
+            ...(plot.increments ? { incrs: plot.increments } : {}),
+            values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : plot.format(tick))),
+        },
+    ];
+}
+
+function seriesOptions(series) {
+    const stroke = series.stroke === null ? undefined : colour(series.stroke ?? series.colour);
+    return {
+        label: series.label,
+        stroke,
+        width: series.width ?? 1.5,
+        alpha: series.alpha ?? 1,
+        dash: series.dash,
+        fill: series.fill ? colour(series.colour) : undefined,
+        spanGaps: series.spanGaps ?? false,
+        points: series.points ? { show: true, size: 7, fill: stroke } : { show: false },
+    };
+}
+
+// A range that never collapses: one point gets room on both sides.
+function widen([low, high]) {
+    return low === high ? [low - 1, high + 1] : [low, high];
+}
+
+// Resolves each colour once, for drawings that are repeated.
+function palette() {
+    const known = new Map();
+    return (name) => {
+        if (!known.has(name)) {
+            known.set(name, colour(name));
+        }
+        return known.get(name);
+    };
+}
+
+function options(plot, size, handlers) {
+    const colours = palette();
+    return {
+        ...size,
+        padding: [10, 12, 0, 0],
+        legend: { show: false },
+        focus: { alpha: 1 },
+        cursor: {
+            sync: { key: plot.sync, setSeries: false },
+            drag: { x: true, y: false, setScale: false },
+            points: { show: false },
+            bind: { dblclick: () => handlers.onShowAll },
+        },
+        scales: {
+            x: {
+                time: false,
+                range: (_, low, high) => widen(handlers.range() ?? [low ?? 0, high ?? 1]),
+            },
+            y: { distr: plot.log ? 3 : 1, range: plot.range },
+        },
+        axes: axes(plot),
+        series: [{}, ...plot.series.map(seriesOptions)],
+        hooks: {
+            setSelect: [(u) => handlers.onSelect(u)],
+            setCursor: [(u) => handlers.onCursor(u)],
+            draw: [(u) => plot.draw?.(u, handlers.view(), colours)],
+        },
+    };
+}
+
+// Index of the row whose step is nearest to `step`; the last row when step is null.
+export function nearestRow(steps, step) {
+    if (step === null || steps.length === 0) {
+        return steps.length - 1;
+    }
+    let low = 0;
+    let high = steps.length - 1;
+    while (high - low > 1) {
+        const middle = (low + high) >> 1;
+        if (steps[middle] < step) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return Math.abs(steps[low] - step) <= Math.abs(steps[high] - step) ? low : high;
+}
+
+function fillReadout(element, plot, view, step) {
+    if (!element) {
+        return;
+    }
+    const steps = plot.steps(view);
+    const row = nearestRow(steps, step);
+    const texts = row < 0 ? plot.legend.map(() => "–") : plot.readout(view, row);
+    element.querySelectorAll("[data-value]").forEach((place, i) => {
+        place.textContent = texts[i];
+    });
+    const at = element.querySelector("[data-step]");
+    at.textContent = row < 0 || step === null ? "" : `step ${formatNumber(steps[row])}`;
+}
+
+// Calls draw at most every REDRAW_MS, and not while the page is hidden.
+function throttle(draw) {
+    let timer = null;
+    let last = 0;
+    const run = () => {
+        timer = null;
+        last = performance.now();
+        requestAnimationFrame(draw);
+    };
+    return {
+        request() {
+            timer ??= setTimeout(run, Math.max(0, REDRAW_MS - (performance.now() - last)));
+        },
+        stop() {
+            clearTimeout(timer);
+        },
+    };
+}
+
+function createPlot(place, readout, current, height) {
+    const size = () => ({ width: Math.max(place.clientWidth, 200), height });
+    const view = () => current.metrics.view();
+    const handlers = {
+        view,
+        range: () => current.metrics.range(),
+        onShowAll: () => current.onShowAll(),
+        onCursor: (u) => {
+            const { left } = u.cursor;
+            const step = left >= 0 && u.data[0].length > 0 ? u.posToVal(left, "x") : null;
+            fillReadout(readout, current.plot, view(), step);
+        },
+        onSelect: (u) => {
+            const { left, width } = u.select;
+            if (width >= DRAG_MIN_PX) {
+                const from = Math.max(0, Math.floor(u.posToVal(left, "x")));
+                current.onZoom(from, Math.ceil(u.posToVal(left + width, "x")));
+                u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+            }
+        },
+    };
+    const plot = new uPlot(options(current.plot, size(), handlers), current.plot.data(view()), place);
+    const observer = new ResizeObserver(() => plot.setSize(size()));
+    observer.observe(place);
+    return {
+        draw() {
+            plot.setData(current.plot.data(view()));
+            handlers.onCursor(plot);
+        },
+        destroy() {
+            observer.disconnect();
+            plot.destroy();
+        },
+    };
+}
+
+function Legend({ legend }) {
+    return html`<ul class="legend">
+        ${legend.map(
+            (entry) => html`<li key=${entry.label}>
+                <i
+                    class=${`swatch swatch-${entry.shape ?? "line"}`}
+                    style=${{ "--swatch": `var(${entry.colour})` }}
+                    aria-hidden="true"
+                ></i>
+                ${entry.label} <b data-value></b>
+            </li>`,
+        )}
+        <li class="muted" data-step></li>
+    </ul>`;
+}
+
+// `plot.key` says when the chart must be built anew; anything else about it may change at any time.
+export function Chart({ metrics, plot, theme, height = 200, onZoom, onShowAll }) {
+    const place = useRef(null);
+    const head = useRef(null);
+    const chart = useRef(null);
+    const current = useRef({}).current;
+    Object.assign(current, { metrics, plot, onZoom, onShowAll });
+    useLayoutEffect(() => {
+        chart.current = createPlot(place.current, head.current, current, height);
+        chart.current.draw();
+        return () => chart.current.destroy();
+    }, [plot.key, theme, metrics]);
+    useEffect(() => {
+        const redraw = throttle(() => place.current && chart.current.draw());
+        const unsubscribe = metrics.version.subscribe(redraw.request);
+        return () => {
+            unsubscribe();
+            redraw.stop();
+        };
+    }, [metrics]);
+    useEffect(() => chart.current.draw(), [plot]);
+    return html`<figure class="chart" data-chart=${plot.name}>
+        <figcaption ref=${head}>
+            <h3>${plot.title}</h3>
+            <${Legend} legend=${plot.legend} />
+        </figcaption>
+        <div class="chart-place" ref=${place}></div>
+    </figure>`;
+}

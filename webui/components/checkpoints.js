@@ -1,0 +1,35 @@
+// components/checkpoints.js - the checkpoints of a job, newest first.
+import { html } from "../lib/html.js";
+import { formatDateTime, formatNumber, formatSignificant } from "../lib/format.js";
+
+export function Checkpoints({ checkpoints }) {
+    if (checkpoints.length === 0) {
+        return null;
+    }
+    const held = checkpoints.some((c) => typeof c.metrics?.full_valid_loss === "number");
+    return html`<section class="card" aria-label="Checkpoints">
+        <h2>Checkpoints</h2>
+        <div class="table-scroll">
+            <table class="table">
+                <thead>
+                    <tr>
+                        <th scope="col">Step</th>
+                        <th scope="col">Loss</th>
+                        ${held && html`<th scope="col">Held-out</th>`}
+                        <th scope="col">Saved</th>
+                    </tr>
+                </thead>
+                <tbody>
+                    ${checkpoints.map(
+                        (c) => html`<tr key=${c.id}>
+                            <td class="num">${formatNumber(c.step_number)}</td>
+                            <td class="num">${formatSignificant(c.metrics?.train_loss)}</td>
+                            ${held && html`<td class="num">${formatSignificant(c.metrics?.full_valid_loss)}</td>`}
+                            <td>${formatDateTime(c.created_at)}</td>
+                        </tr>`,
+                    )}
+                </tbody>
+            </table>
+        </div>
+    </section>`;
+}

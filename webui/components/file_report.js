@@ -1,0 +1,76 @@
+// components/file_report.js - what the server's check says about a data file.
+//
+// Good news in one line with the first rows below; bad news as a table of line, field and reason, so that a person can
+// go to that line in an editor. The words are the server's own.
+import { html } from "../lib/html.js";
+import { RowPreview } from "./row_preview.js";
+import { formatBytes, formatNumber } from "../lib/format.js";
+
+const ERRORS_SHOWN = 50;
+const FORMATS = {
+    messages: "chat messages",
+    prompt_completion: "prompt and completion",
+    text: "plain text",
+    alpaca: "Alpaca instructions",
+    sharegpt: "ShareGPT conversations",
+};
+
+export const reportOf = (file) => file?.plimsoll ?? {};
+export const hasErrors = (file) => file?.status === "error" || (reportOf(file).errors ?? []).length > 0;
+
+function ErrorTable({ errors }) {
+    return html`<div class="table-scroll">
+        <table class="table">
+            <thead><tr><th scope="col">Line</th><th scope="col">Field</th><th scope="col">What is wrong</th></tr></thead>
+            <tbody>
+                ${errors.slice(0, ERRORS_SHOWN).map(
+                    (e, i) => html`<tr key=${i}>
+                        <td class="num">${e.line > 0 ? formatNumber(e.line) : "–"}</td>
+                        <td>${e.field ? html`<code>${e.field}</code>` : "–"}</td>
+                        <td class="wrap">${e.message}</td>
+                    </tr>`,
+                )}
+            </tbody>
+        </table>
+    </div>`;
+}
+
+function Problems({ file, errors }) {
+    const count = errors.length;
+    const reason = file.status_details;
+    return html`<div class="note note-error" role="alert">
+        <strong>
+            ${count > 1 ? `${formatNumber(count)} problems in this file` : "There is a problem in this file"}
+        </strong>
+        ${count === 0 && reason && html`<p>${reason}</p>`}
+        ${count > 0 && html`<${ErrorTable} errors=${errors} />`}
+        ${count > ERRORS_SHOWN && html`<p class="muted">The first ${ERRORS_SHOWN} are shown.</p>`}
+        <p>Nothing has started. Correct the file and choose it again.</p>
+    </div>`;
+}
+
+export function FileReport({ file }) {
+    const report = reportOf(file);
+    const errors = report.errors ?? [];
+    const rows = report.first_rows ?? [];
+    const format = report.format && report.format !== "unknown" ? report.format : null;
+    return html`
+        <p class="file-facts" role="status">
+            <b class="break">${file.filename}</b>
+            ${format && html`<span>${FORMATS[format] ?? format}</span>`}
+            ${typeof report.rows === "number" && html`<span>${formatNumber(report.rows)} rows</span>`}
+            <span>${formatBytes(report.bytes ?? file.bytes)}</span>
+        </p>
+        ${(report.warnings ?? []).map(
+            (w, i) => html`<p key=${i} class="note note-warn">${w.message ?? w}</p>`,
+        )}
+        ${hasErrors(file) && html`<${Problems} file=${file} errors=${errors} />`}
+        ${rows.length > 0 &&
+        html`<details open=${!hasErrors(file)}>
+            <summary>First rows</summary>
+            <ul class="plain rows">
+                ${rows.map((row, i) => html`<${RowPreview} key=${i} row=${row} number=${i + 1} />`)}
+            </ul>
+        </details>`}
+    `;
+}

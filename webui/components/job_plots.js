@@ -1,0 +1,257 @@
+// components/job_plots.js - what each chart of a job shows: columns, colours, readouts, marks.
+//
+// Pure descriptions for components/chart.js. Two habits: a value that was not finite leaves a gap and a red triangle at
+// the bottom edge, and the capacity of the device is drawn as a ship's load line: a circle with a line through it.
+import uPlot from "../vendor/uplot.js";
+import {
+    formatBytes,
+    formatCount,
+    formatLearningRate,
+    formatPercent,
+    formatSignificant,
+    humanize,
+} from "../lib/format.js";
+import { finiteRange, lastOf, nonfiniteSteps, smooth, stackCategories } from "../lib/series.js";
+
+const POWERS_OF_TWO = Array.from({ length: 50 }, (_, i) => 2 ** i);
+const CLIP_SHARE = 0.01; // of the points at each end that "clip spikes" may cut off
+const LOAD_LINE_NEAR = 3; // the load line is in the picture when it is within this many times the peak
+const NONFINITE = "not finite";
+
+// Half-life in steps for a slider from 0 to 1: nothing at 0, a quarter of what is on the screen at 1.
+export function halfLifeOf(slider, steps) {
+    if (slider <= 0 || steps.length < 3) {
+        return 0;
+    }
+    const span = lastOf(steps) - steps[0];
+    return Math.max(1, (span / 4) ** slider);
+}
+
+function percentile(sorted, share) {
+    return sorted[Math.min(sorted.length - 1, Math.max(0, Math.round(share * (sorted.length - 1))))];
+}
+
+function clippedRange(values) {
+    const sorted = values.filter((v) => v !== null && v !== undefined).sort((a, b) => a - b);
+    return sorted.length > 0
+        ? [percentile(sorted, CLIP_SHARE), percentile(sorted, 1 - CLIP_SHARE)]
+        : null;
+}
+
+function pad([low, high]) {
+    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    return [low - room, high + room];
+}
+
+// The y range of what is drawn; on a log axis only what is above zero counts.
+function rangeOf(columns, { clip, log }) {
+    const raw = clip ? clippedRange(columns[0]) : finiteRange(columns);
+    if (!raw) {
+        return log ? [0.1, 10] : [0, 1];
+    }
+    if (!log) {
+        return pad(raw);
+    }
+    const positive = finiteRange(columns.map((c) => c.filter((v) => v > 0)));
+    return positive ? [positive[0] / 1.1, Math.max(positive[1], positive[0]) * 1.1] : [0.1, 10];
+}
+
+function drawNonfinite(u, steps, colour) {
+    const { ctx } = u;
+    const size = 6 * devicePixelRatio;
+    const bottom = u.bbox.top + u.bbox.height;
+    ctx.save();
+    ctx.fillStyle = colour("--bad");
+    for (const step of steps) {
+        const x = u.valToPos(step, "x", true);
+        if (x >= u.bbox.left && x <= u.bbox.left + u.bbox.width) {
+            ctx.beginPath();
+            ctx.moveTo(x - size, bottom);
+            ctx.lineTo(x + size, bottom);
+            ctx.lineTo(x, bottom - 1.6 * size);
+            ctx.fill();
+        }
+    }
+    ctx.restore();
+}
+
+// A log axis has no place for zero and less.
+const forLog = (column, log) => (log ? column.map((v) => (v > 0 ? v : null)) : column);
+
+const text = (format, value) => (value === null ? NONFINITE : format(value));
+
+// A step metric: every step thin, the smoothed line over it.
+function smoothedPlot({ name, title, key, colour, format, look }) {
+    const smoothed = look.smoothing > 0;
+    const columns = (view) => {
+        const { step } = view.steps;
+        const raw = forLog(view.steps[key], look.log);
+        return smoothed ? [raw, smooth(step, raw, halfLifeOf(look.smoothing, step))] : [raw];
+    };
+    const series = [{ label: "each step", colour, width: smoothed ? 1 : 1.5, alpha: smoothed ? 0.35 : 1 }];
+    const legend = [{ label: "each step", colour: smoothed ? `${colour}-faint` : colour }];
+    if (smoothed) {
+        series.push({ label: "smoothed", colour, width: 2 });
+        legend.push({ label: "smoothed", colour });
+    }
+    return {
+        name,
+        title,
+        key: `${name}/${smoothed}/${look.log}/${look.clip}`,
+        sync: look.sync,
+        log: look.log,
+        series,
+        legend,
+        format,
+        steps: (view) => view.steps.step,
+        data: (view) => [view.steps.step, ...columns(view)],
+        readout: (view, row) => columns(view).map((column) => text(format, column[row])),
+        range: (u) => rangeOf(u.data.slice(1), look),
+        draw: (u, view, colours) =>
+            drawNonfinite(u, nonfiniteSteps(view.steps.step, view.steps[key]), colours),
+    };
+}
+
+// The newest held-out value at or before a step.
+function evalAt(view, key, step) {
+    let found = null;
+    view.eval.step.forEach((at, i) => {
+        if (at <= step) {
+            found = view.eval[key][i];
+        }
+    });
+    return found;
+}
+
+// A step metric that held-out data has too: their points are joined in.
+function withEval(plot, key, view, format) {
+    if (view.eval.step.length === 0) {
+        return plot;
+    }
+    const label = "held-out";
+    return {
+        ...plot,
+        key: `${plot.key}/eval`,
+        series: [
+            ...plot.series,
+            { label, colour: "--c-eval", width: 1.5, points: true, spanGaps: true },
+        ],
+        legend: [...plot.legend, { label, colour: "--c-eval", shape: "dot" }],
+        data: (v) => uPlot.join([plot.data(v), [v.eval.step, forLog(v.eval[key], plot.log)]]),
+        readout: (v, row) => {
+            const value = evalAt(v, key, v.steps.step[row]);
+            return [...plot.readout(v, row), value === null ? "–" : format(value)];
+        },
+    };
+}
+
+const percent = (value) => formatPercent(value, 1);
+
+// Every step metric's plot. `look` is { smoothing 0..1, log, clip, sync }.
+export function stepPlots(view, look) {
+    const linear = { ...look, log: false };
+    const loss = smoothedPlot({
+        name: "loss",
+        title: "Loss",
+        key: "loss",
+        colour: "--c-loss",
+        format: formatSignificant,
+        look,
+    });
+    const accuracy = smoothedPlot({
+        name: "mean_token_accuracy",
+        title: "Token accuracy",
+        key: "mean_token_accuracy",
+        colour: "--c-accuracy",
+        format: percent,
+        look: linear,
+    });
+    const plain = (name, title, colour, format, itsLook) =>
+        smoothedPlot({ name, title, key: name, colour, format, look: itsLook });
+    return {
+        loss: withEval(loss, "loss", view, formatSignificant),
+        accuracy: withEval(accuracy, "mean_token_accuracy", view, percent),
+        others: [
+            plain("learning_rate", "Learning rate", "--c-rate", formatLearningRate, {
+                ...linear,
+                smoothing: 0,
+                clip: false,
+            }),
+            plain("grad_norm", "Gradient norm", "--c-norm", (v) => formatSignificant(v, 3), look),
+            plain("tokens_per_second", "Tokens per second", "--c-speed", formatCount, linear),
+        ],
+    };
+}
+
+function drawLoadLine(u, capacity, colour) {
+    const y = u.valToPos(capacity, "y", true);
+    const { left, width, top } = u.bbox;
+    if (y < top) {
+        return;
+    }
+    const { ctx } = u;
+    const radius = 7 * devicePixelRatio;
+    ctx.save();
+    ctx.strokeStyle = colour("--c-load-line");
+    ctx.lineWidth = 2 * devicePixelRatio;
+    ctx.beginPath();
+    ctx.moveTo(left, y);
+    ctx.lineTo(left + width, y);
+    ctx.stroke();
+    ctx.beginPath();
+    ctx.arc(left + 4 * radius, y, radius, 0, 2 * Math.PI);
+    ctx.stroke();
+    ctx.restore();
+}
+
+function memoryRange(view, look) {
+    const peak = Math.max(...(finiteRange([view.memory.peak, view.memory.allocated]) ?? [0, 1]), look.planned ?? 0);
+    const capacity = lastOf(view.memory.capacity) ?? 0;
+    const showLine = capacity > 0 && (look.toLoadLine || capacity <= LOAD_LINE_NEAR * peak);
+    return [0, (showLine ? Math.max(capacity, peak) : peak || 1) * 1.1];
+}
+
+// Memory by category, stacked; the peak and the plan as lines; the capacity as the load line.
+// `look` is { sync, planned (bytes or null), toLoadLine }.
+export function memoryPlot(view, look) {
+    const names = stackCategories(view.memory.categories).map((layer) => layer.name);
+    const capacity = lastOf(view.memory.capacity) ?? 0;
+    const colourOf = (name) => `--m-${name}`;
+    const layers = (v) => {
+        const stack = stackCategories(v.memory.categories);
+        return names.map((name) => stack.find((layer) => layer.name === name)?.edge ?? []);
+    };
+    return {
+        name: "memory",
+        title: "Memory",
+        key: `memory/${names.join()}/${look.toLoadLine}/${capacity > 0}`,
+        sync: look.sync,
+        log: false,
+        increments: POWERS_OF_TWO,
+        // The highest edge is painted first; each lower one covers it down to its own height.
+        series: [
+            ...names.map((name) => ({ label: name, colour: colourOf(name), fill: true, width: 0 })).reverse(),
+            { label: "peak", colour: "--ink", width: 1.5, dash: [5, 4] },
+        ],
+        legend: [
+            ...names.map((name) => ({ label: humanize(name), colour: colourOf(name), shape: "box" })),
+            { label: "Peak", colour: "--ink", shape: "dash" },
+            ...(capacity > 0 ? [{ label: "Load line", colour: "--c-load-line", shape: "load" }] : []),
+        ],
+        format: formatBytes,
+        steps: (v) => v.memory.step,
+        data: (v) => [v.memory.step, ...layers(v).reverse(), v.memory.peak],
+        readout: (v, row) => [
+            ...names.map((name) => formatBytes(v.memory.categories[name][row])),
+            formatBytes(v.memory.peak[row]),
+            formatBytes(v.memory.capacity[row]),
+        ],
+        range: () => memoryRange(look.view(), look),
+        draw: (u, v, colours) => {
+            const line = lastOf(v.memory.capacity) ?? 0;
+            if (line > 0) {
+                drawLoadLine(u, line, colours);
+            }
+        },
+    };
+}

@@ -1,0 +1,95 @@
+// components/spec_field.js - one key of the run spec as a labelled control.
+//
+// The control follows the key's type; help, bounds and default stand below it; a value that differs from the default is
+// marked and can be put back. The key's own name is shown too: it is what files, API and documentation call it.
+import { html } from "../lib/html.js";
+import { boundsText, choicesOf, isChanged, parseField, toField } from "../lib/spec.js";
+import { humanize } from "../lib/format.js";
+
+const LABELS = {
+    r: "LoRA rank",
+    num_train_epochs: "Epochs",
+    per_device_train_batch_size: "Batch size",
+    learning_rate: "Learning rate",
+    finetuning_type: "Train",
+    bf16: "bf16 arithmetic",
+};
+const CHOICE_LABELS = { finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" } };
+
+const labelOf = (key) => LABELS[key.path] ?? humanize(key.path.split(".").pop());
+
+function Control({ spec, id, field, invalid, describedBy, onInput }) {
+    const common = {
+        id,
+        name: spec.path,
+        "aria-describedby": describedBy,
+        "aria-invalid": invalid ? "true" : undefined,
+    };
+    if (spec.type === "bool") {
+        return html`<input
+            type="checkbox"
+            ...${common}
+            checked=${field === true}
+            onChange=${(event) => onInput(event.target.checked)}
+        />`;
+    }
+    const input = (event) => onInput(event.target.value);
+    if (spec.type === "choice") {
+        const names = CHOICE_LABELS[spec.path] ?? {};
+        return html`<select ...${common} value=${field} onChange=${input}>
+            ${choicesOf(spec).map((c) => html`<option key=${c} value=${c}>${names[c] ?? c}</option>`)}
+        </select>`;
+    }
+    if (spec.type === "strings") {
+        return html`<textarea ...${common} rows="2" value=${field} onInput=${input}></textarea>`;
+    }
+    const mode = { int: "numeric", float: "decimal" }[spec.type];
+    return html`<input
+        type="text"
+        ...${common}
+        inputmode=${mode}
+        autocomplete="off"
+        spellcheck="false"
+        placeholder=${spec.default === null ? "not set" : undefined}
+        value=${field}
+        onInput=${input}
+    />`;
+}
+
+function hintParts(key) {
+    const parts = [key.help, boundsText(key) && `Range: ${boundsText(key)}.`];
+    if (key.type === "strings") {
+        parts.push("One a line.");
+    }
+    return parts.filter(Boolean).join(" ");
+}
+
+// `field` undefined means untouched; `error` is what the server said about it.
+export function SpecField({ spec, field, error, onChange }) {
+    const id = `spec-${spec.path.replaceAll(".", "-")}`;
+    const shown = field === undefined ? toField(spec, spec.default) : field;
+    const own = field === undefined ? undefined : parseField(spec, field).error;
+    const message = own ?? error;
+    const changed = isChanged(spec, field);
+    const isSwitch = spec.type === "bool";
+    const control = html`<${Control}
+        spec=${spec}
+        id=${id}
+        field=${shown}
+        invalid=${Boolean(message)}
+        describedBy=${message ? `${id}-hint ${id}-error` : `${id}-hint`}
+        onInput=${onChange}
+    />`;
+    return html`<div class=${`field ${changed ? "field-changed" : ""} ${isSwitch ? "field-switch" : ""}`}>
+        <div class="label-line">
+            ${isSwitch && control}
+            <label class="label" for=${id}>${labelOf(spec)}</label>
+            ${changed &&
+            html`<button type="button" class="link small" onClick=${() => onChange(undefined)}
+                aria-label=${`Put ${labelOf(spec)} back to its default`}>Changed · undo</button>`}
+        </div>
+        ${!isSwitch && control}
+        ${message && html`<p id=${`${id}-error`} class="error-text" role="alert">${message}</p>`}
+        <p id=${`${id}-hint`} class="hint"><code>${spec.path}</code> ${hintParts(spec)}</p>
+    </div>`;
+}

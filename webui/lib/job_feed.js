@@ -1,0 +1,178 @@
+// lib/job_feed.js - everything a job page shows, kept true: the job, its series, its log, its checkpoints.
+//
+// Straight line: open the stream, fetch the past, then follow. Events that arrive while the past is being fetched are
+// kept by the series (job_metrics.js), so there is no moment in which something can be missed. After a broken line the
+// stream comes back with Last-Event-ID; the rest is fetched again. While the page is hidden for long the line is given
+// up, because browsers allow six to one server; coming back continues from the last event.
+import { get, jobPath } from "./api.js";
+import { JobLog } from "./job_log.js";
+import { JobMetrics } from "./job_metrics.js";
+import { createSignal } from "./signal.js";
+import { openStream } from "./stream.js";
+
+const JOB_EVERY_MS = 10_000;
+const HIDDEN_MS = 30_000;
+const POINTS_PER_PX = 2;
+const POINTS_MAX = 4_000;
+const SERIES = new Set(["start", "step", "eval", "memory", "sample"]);
+const OVER = new Set(["succeeded", "failed", "cancelled"]);
+
+export class JobFeed {
+    constructor(id) {
+        this.id = id;
+        this.job = createSignal(null);
+        this.live = createSignal({}); // newest fast values, from events
+        this.checkpoints = createSignal([]);
+        this.error = createSignal(null);
+        this.line = createSignal("connecting"); // see stream.js
+        this.metrics = new JobMetrics(id, Math.min(POINTS_MAX, POINTS_PER_PX * innerWidth));
+        this.log = new JobLog(id);
+        this.stream = null;
+        this.cursor = null;
+        this.closed = false;
+        this.timers = new Set();
+        this.onVisibility = () => this.visibility();
+    }
+
+    open() {
+        document.addEventListener("visibilitychange", this.onVisibility);
+        this.start();
+        this.tick = setInterval(() => this.needsLine() && this.refreshJob(), JOB_EVERY_MS);
+    }
+
+    close() {
+        this.closed = true;
+        document.removeEventListener("visibilitychange", this.onVisibility);
+        clearInterval(this.tick);
+        clearTimeout(this.hidden);
+        clearTimeout(this.retry);
+        this.timers.forEach(clearTimeout);
+        this.stream?.close();
+        this.log.close();
+    }
+
+    needsLine() {
+        const job = this.job.get();
+        return job !== null && !OVER.has(job.status);
+    }
+
+    async start() {
+        await this.refreshJob();
+        if (this.closed) {
+            return;
+        }
+        if (this.job.get() === null) {
+            if (this.error.get()?.status !== 404) {
+                this.retry = setTimeout(() => this.start(), 2_000);
+            }
+            return;
+        }
+        this.follow();
+        await this.refreshAll();
+    }
+
+    follow() {
+        if (this.stream || !this.needsLine() || this.closed) {
+            return;
+        }
+        this.stream = openStream(jobPath(this.id, "/stream"), {
+            lastEventId: this.cursor,
+            onEvent: (name, data) => this.take(name, data),
+            onState: (state) => this.lineIs(state),
+        });
+    }
+
+    unfollow() {
+        if (this.stream) {
+            this.cursor = this.stream.cursor();
+            this.stream.close();
+            this.stream = null;
+        }
+    }
+
+    lineIs(state) {
+        const before = this.line.get();
+        this.line.set(state);
+        if (state === "live" && before === "reconnecting") {
+            this.refreshAll();
+        }
+        if (state === "ended") {
+            this.unfollow();
+            this.refreshAll();
+        }
+    }
+
+    visibility() {
+        clearTimeout(this.hidden);
+        if (document.hidden) {
+            this.hidden = setTimeout(() => this.unfollow(), HIDDEN_MS);
+        } else if (!this.stream && this.needsLine()) {
+            this.follow();
+            this.refreshAll();
+        }
+    }
+
+    setJob(job) {
+        this.job.set(job);
+        this.live.set({});
+        this.error.set(null);
+        this.follow();
+    }
+
+    async refreshJob() {
+        try {
+            const job = await get(jobPath(this.id));
+            this.closed || this.setJob(job);
+        } catch (error) {
+            this.closed || this.error.set(error);
+        }
+    }
+
+    // Each part on its own: one that fails does not keep the others from being shown.
+    async refreshAll() {
+        const parts = [
+            this.refreshJob(),
+            this.metrics.load(),
+            this.log.refresh(),
+            this.refreshCheckpoints(),
+        ];
+        await Promise.allSettled(parts);
+    }
+
+    async refreshCheckpoints() {
+        const page = await get(jobPath(this.id, "/checkpoints?limit=100"));
+        this.checkpoints.set(page.data);
+    }
+
+    later(work, ms) {
+        const timer = setTimeout(() => {
+            this.timers.delete(timer);
+            work();
+        }, ms);
+        this.timers.add(timer);
+    }
+
+    take(name, data) {
+        const event = JSON.parse(data);
+        if (name === "job") {
+            this.setJob(event);
+        } else if (name === "gap") {
+            this.refreshAll(); // away for so long that the server no longer keeps what was missed
+        } else if (SERIES.has(name)) {
+            this.metrics.append(name, event);
+        }
+        if (name === "step") {
+            const { step, total_steps, epoch, loss, tokens_per_second } = event;
+            this.live.set({ ...this.live.get(), step, total_steps, epoch, loss, tokens_per_second });
+        } else if (name === "phase") {
+            this.live.set({ ...this.live.get(), phase: event.phase });
+        } else if (name === "checkpoint") {
+            this.later(() => this.refreshCheckpoints().catch(() => {}), 500);
+        } else if (name === "done" || name === "error") {
+            this.later(() => this.refreshJob(), 500);
+        }
+        if (name !== "step" && name !== "memory" && name !== "end") {
+            this.log.refreshSoon();
+        }
+    }
+}

@@ -1,0 +1,197 @@
+// pages/job.js - one job: where it stands, how it learns, what it uses, what it says.
+//
+// The page draws; lib/job_feed.js keeps the data true. Reloading, losing the server and coming back later all end in
+// the same picture.
+import { html, useEffect, useState } from "../lib/html.js";
+import { Checkpoints } from "../components/checkpoints.js";
+import { ErrorNote, Loading } from "../components/alert.js";
+import { JobActions } from "../components/job_actions.js";
+import { JobCharts } from "../components/job_charts.js";
+import { Log } from "../components/log.js";
+import { PlanCard, plannedPeak } from "../components/plan_card.js";
+import { Samples } from "../components/samples.js";
+import { SpecView } from "../components/spec_view.js";
+import { isFinished, phaseWord, Pill, Progress, progressOf, statusWord } from "../components/status.js";
+import {
+    formatBytes,
+    formatCount,
+    formatDateTime,
+    formatDuration,
+    formatNumber,
+    formatPercent,
+    formatSignificant,
+} from "../lib/format.js";
+import { JobFeed } from "../lib/job_feed.js";
+import { jobName, modelName } from "./jobs.js";
+import { finiteRange, lastOf } from "../lib/series.js";
+import { useSignal } from "../lib/signal.js";
+
+function useFeed(id) {
+    const [feed] = useState(() => new JobFeed(id));
+    useEffect(() => {
+        feed.open();
+        return () => feed.close();
+    }, [feed]);
+    return feed;
+}
+
+// The job with the newest values of its events laid over it.
+function useCurrentJob(feed) {
+    const job = useSignal(feed.job);
+    const live = useSignal(feed.live);
+    return job && { ...job, plimsoll: { ...job.plimsoll, ...live } };
+}
+
+function Fact({ name, children }) {
+    return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
+}
+
+function runTime(job) {
+    const start = job.plimsoll.started_at ?? job.created_at;
+    return job.finished_at ? job.finished_at - start : null;
+}
+
+function Facts({ job, memory }) {
+    const p = job.plimsoll;
+    const over = isFinished(job.status);
+    return html`<dl class="facts facts-wide">
+        ${!over && html`<${Fact} name="Phase">${job.status === "running" ? phaseWord(p.phase) : statusWord(job.status)}<//>`}
+        ${job.status === "queued" &&
+        p.queue_position > 0 &&
+        html`<${Fact} name="Place in the queue">${formatNumber(p.queue_position)}<//>`}
+        <${Fact} name="Loss">${formatSignificant(p.loss)}<//>
+        ${typeof p.epoch === "number" && html`<${Fact} name="Epoch">${formatNumber(p.epoch, 2)}<//>`}
+        <${Fact} name="Speed">${formatCount(p.tokens_per_second)} tokens/s<//>
+        ${!over && html`<${Fact} name="Time left">${formatDuration(p.eta_seconds)}<//>`}
+        ${over && html`<${Fact} name="Took">${formatDuration(runTime(job))}<//>`}
+        ${memory.peak > 0 &&
+        html`<${Fact} name="Memory peak">
+            ${formatBytes(memory.peak)}
+            ${memory.capacity > 0 && html` <span class="muted">of ${formatBytes(memory.capacity)}</span>`}
+        <//>`}
+        ${job.trained_tokens > 0 && html`<${Fact} name="Trained tokens">${formatCount(job.trained_tokens)}<//>`}
+        <${Fact} name="Created">${formatDateTime(job.created_at)}<//>
+    </dl>`;
+}
+
+function LineHint({ feed, job }) {
+    const line = useSignal(feed.line);
+    const show = line === "reconnecting" && !isFinished(job.status);
+    return html`<p class="line-hint" role="status" aria-live="polite">
+        ${show && html`<span class="spinner" aria-hidden="true"></span> Reconnecting… what you see may be old.`}
+    </p>`;
+}
+
+// Announced when the state changes, not at every step.
+function Announcer({ job }) {
+    return html`<p class="visually-hidden" role="status" aria-live="polite">
+        ${`${jobName(job)}: ${statusWord(job.status)}`}
+    </p>`;
+}
+
+// The tab's title tells how far the job is, for people who work in another tab.
+function useTitle(job) {
+    const fraction = job && progressOf(job);
+    const part =
+        job && (job.status === "running" && fraction !== null ? formatPercent(Math.floor(fraction * 100) / 100) : statusWord(job.status));
+    const title = job ? `${part} · ${jobName(job)} · Plimsoll` : "Plimsoll";
+    useEffect(() => {
+        document.title = title;
+        return () => {
+            document.title = "Plimsoll";
+        };
+    }, [title]);
+}
+
+// Numbers about memory that change as the run goes on.
+function useMemoryFacts(feed, job) {
+    const [facts, setFacts] = useState({ peak: null, capacity: null });
+    useEffect(() => {
+        const look = () => {
+            const { memory } = feed.metrics.whole;
+            const peak = finiteRange([memory.peak])?.[1] ?? null;
+            const capacity = lastOf(memory.capacity) ?? null;
+            setFacts((old) => (old.peak === peak && old.capacity === capacity ? old : { peak, capacity }));
+        };
+        look();
+        return feed.metrics.version.subscribe(look);
+    }, [feed]);
+    const newest = job?.plimsoll?.memory ?? {};
+    return { peak: facts.peak ?? newest.peak ?? null, capacity: facts.capacity ?? newest.capacity ?? null };
+}
+
+function useSamples(feed) {
+    const [samples, setSamples] = useState([]);
+    useEffect(() => {
+        const look = () => {
+            const now = feed.metrics.whole.samples;
+            setSamples((old) => (old.length === now.length && old[0] === now[0] ? old : [...now]));
+        };
+        look();
+        return feed.metrics.version.subscribe(look);
+    }, [feed]);
+    return samples;
+}
+
+function Head({ job, feed }) {
+    return html`
+        <div class="page-head job-head">
+            <div>
+                <p class="crumb"><a href="#/">Jobs</a></p>
+                <h1 tabindex="-1" class="break">${jobName(job)}</h1>
+                <p class="muted break">${modelName(job.model)} · <code>${job.id}</code></p>
+            </div>
+            <${JobActions} job=${job} onJob=${(next) => feed.setJob(next)} />
+        </div>
+    `;
+}
+
+function Standing({ job, feed, memory }) {
+    return html`<section class="card standing" aria-label="Progress">
+        <div class="spread">
+            <${Pill} status=${job.status} />
+            <${LineHint} feed=${feed} job=${job} />
+        </div>
+        <${Progress} job=${job} />
+        ${job.error?.message &&
+        html`<${ErrorNote} error=${job.error} title=${job.status === "failed" ? "The job failed" : null} />`}
+        <${Facts} job=${job} memory=${memory} />
+    </section>`;
+}
+
+function JobView({ job, feed }) {
+    const memory = useMemoryFacts(feed, job);
+    const samples = useSamples(feed);
+    const checkpoints = useSignal(feed.checkpoints);
+    const [chartError, setChartError] = useState(null);
+    const { plan } = job.plimsoll;
+    return html`
+        <${Head} job=${job} feed=${feed} />
+        <${Standing} job=${job} feed=${feed} memory=${memory} />
+        <${ErrorNote} error=${chartError} />
+        <${JobCharts} metrics=${feed.metrics} planned=${plannedPeak(plan)} onError=${setChartError} />
+        <div class="cards two">
+            <${Samples} samples=${samples} />
+            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} />
+            <${Checkpoints} checkpoints=${checkpoints} />
+            <${Log} log=${feed.log} />
+            <${SpecView} job=${job} />
+        </div>
+        <${Announcer} job=${job} />
+    `;
+}
+
+export function JobPage({ id }) {
+    const feed = useFeed(id);
+    const job = useCurrentJob(feed);
+    const error = useSignal(feed.error);
+    useTitle(job);
+    if (job) {
+        return html`<${JobView} job=${job} feed=${feed} />`;
+    }
+    if (error && error.name !== "ConnectionError") {
+        return html`<h1 tabindex="-1">Job</h1>
+            <${ErrorNote} error=${error}><p><a href="#/">Back to the jobs</a></p><//>`;
+    }
+    return html`<h1 tabindex="-1">Job</h1><${Loading} what="the job" />`;
+}
