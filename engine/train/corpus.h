@@ -1,0 +1,33 @@
+/* corpus.h - the text side of a run: tokenizer, chat template, training and held-out data, and how
+ * they are cut. */
+#ifndef PLIMSOLL_ENGINE_TRAIN_CORPUS_H
+#define PLIMSOLL_ENGINE_TRAIN_CORPUS_H
+
+#include "engine/model/config.h"
+#include "engine/spec.h"
+#include "engine/text/batch.h"
+#include "engine/text/template.h"
+#include "engine/text/tokenizer.h"
+
+struct corpus {
+    struct tokenizer *tokenizer;
+    struct chat_template *chat_template; /* NULL: the model has none */
+    struct dataset train, eval;          /* eval is empty without eval_files */
+    struct batch_options train_options, eval_options;
+    struct batcher batcher, eval_batcher;
+    bool has_eval;
+    int64_t total_steps;
+};
+
+/* Reads everything the spec names. Close with corpus_close, also after an error. */
+enum status corpus_open(struct corpus *c, const struct spec *spec,
+                        const struct model_config *config, struct err *e);
+void corpus_close(struct corpus *c);
+
+/* Optimizer steps of a whole run over `samples` rows. */
+int64_t corpus_total_steps(const struct spec *spec, int64_t samples);
+
+/* The batch options of a spec, for training or for evaluation. */
+struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_id, bool eval);
+
+#endif

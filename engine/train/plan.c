@@ -1,0 +1,96 @@
+/* plan.c - planning by running. There is no formula here, and no second description of the model:
+ * only the trainer's own calls, in the order in which a run makes them. */
+#include "engine/train/plan.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "engine/train/generate.h"
+
+static struct step_options step_of(const struct spec *spec) {
+    return (struct step_options){.checkpointing = spec->gradient_checkpointing,
+                                 .loss_chunk_rows = spec->loss_chunk_rows,
+                                 .seed = (uint64_t)spec->seed,
+                                 .grad_scale = 1};
+}
+
+static enum status train_shape(struct session *s, const struct spec *spec,
+                               const struct batch *batch, struct err *e) {
+    const struct step_options options = step_of(spec);
+    for (int step = 0; step < 2; step++) {
+        struct step_sums sums = {0};
+        double norm = 0;
+        TRY(optimizer_zero_grad(&s->optimizer, e));
+        TRY(step_train(&s->model, batch, &options, &sums, e));
+        arena_enter(s->arena, PHASE_OPTIMIZER);
+        TRY(optimizer_step(&s->optimizer, spec->learning_rate, &norm, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status eval_shape(struct session *s, const struct spec *spec, const struct batch *batch,
+                              struct err *e) {
+    const struct step_options options = step_of(spec);
+    struct step_sums sums = {0};
+    return step_evaluate(&s->model, batch, &options, &sums, NULL, e);
+}
+
+enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e) {
+    const struct spec *const spec = request->spec;
+    struct batch batch = {0};
+    enum status status = STATUS_OK;
+    for (int64_t i = 0; status == STATUS_OK && i < request->train->count; i++) {
+        shape_batch(&request->train->items[i], &batch);
+        status = train_shape(s, spec, &batch, e);
+    }
+    for (int64_t i = 0; status == STATUS_OK && request->eval && i < request->eval->count; i++) {
+        shape_batch(&request->eval->items[i], &batch);
+        status = eval_shape(s, spec, &batch, e);
+    }
+    if (status == STATUS_OK && spec->sample_prompts.count > 0) {
+        status = generate_plan(&s->model, spec->data.max_length, e);
+    }
+    batch_release(&batch);
+    return status;
+}
+
+enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e) {
+    *plan = (struct plan){0};
+    char device[64];
+    const char *const kind = str_starts_with(request->spec->device, "cuda") ? "cuda" : "cpu";
+    snprintf(device, sizeof device, "null:%s", kind);
+    struct session s = {0};
+    const struct session_place place = {.device = device, .train = true};
+    enum status status = session_open(&s, &place, request->config, request->options, e);
+    if (status == STATUS_OK) status = plan_steps(&s, request, e);
+    if (status == STATUS_OK) {
+        arena_get_stats(s.arena, &plan->stats);
+        plan->parameters = s.model.parameter_count;
+        plan->trainable_parameters = s.model.trainable_count;
+        plan->flops_per_step = s.device->flops / (double)(2 * request->train->count);
+    }
+    session_close(&s);
+    return status;
+}
+
+cJSON *plan_to_json(const struct plan *plan, int64_t capacity) {
+    const struct arena_stats *const s = &plan->stats;
+    cJSON *const json = cJSON_CreateObject();
+    json_add_i64(json, "planned_peak_bytes", s->allocated_peak);
+    json_add_i64(json, "planned_reserved_bytes", s->reserved_peak);
+    json_add_i64(json, "capacity_bytes", capacity);
+    json_add_bool(json, "fits", s->reserved_peak <= capacity);
+    json_add_string(json, "peak_phase", phase_name(s->peak_phase));
+    cJSON *const categories = cJSON_AddObjectToObject(json, "categories_at_peak");
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
+        json_add_i64(categories, category_name((enum category)i), s->at_peak[i]);
+    }
+    cJSON *const phases = cJSON_AddObjectToObject(json, "phases");
+    for (int i = 0; i < PHASE_COUNT; i++) {
+        if (s->phase_peak[i]) json_add_i64(phases, phase_name((enum phase)i), s->phase_peak[i]);
+    }
+    json_add_i64(json, "parameters", plan->parameters);
+    json_add_i64(json, "trainable_parameters", plan->trainable_parameters);
+    return json;
+}

@@ -1,0 +1,35 @@
+/* plan.h - the memory of a run, known before it: the same session and the same steps on a null
+ * device, which keeps the books and computes nothing (law 1). */
+#ifndef PLIMSOLL_ENGINE_TRAIN_PLAN_H
+#define PLIMSOLL_ENGINE_TRAIN_PLAN_H
+
+#include "base/json.h"
+#include "engine/train/session.h"
+#include "engine/train/shapes.h"
+
+struct plan_request {
+    const struct model_config *config;
+    const struct session_options *options;
+    const struct spec *spec;
+    const struct batch_shapes *train, *eval; /* eval may be NULL */
+};
+
+struct plan {
+    struct arena_stats stats; /* after the planned steps: peaks by category and phase */
+    int64_t parameters, trainable_parameters;
+    double flops_per_step; /* of the largest micro-batch, forward and backward */
+};
+
+/* Runs two steps of every shape, the evaluation and the samples. Errors as for the run itself,
+ * except that memory never runs out. */
+enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e);
+
+/* Runs the steps of a request in an open session: what plan_make does after opening. Tests run it
+ * on real devices and compare. */
+enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e);
+
+/* {"planned_peak_bytes","planned_reserved_bytes","capacity_bytes","fits","peak_phase","categories_at_peak":{},
+ * "phases":{},"parameters","trainable_parameters"}. Caller frees with cJSON_Delete. */
+cJSON *plan_to_json(const struct plan *plan, int64_t capacity);
+
+#endif

@@ -1,0 +1,107 @@
+/* session.c - opening and filling what a run holds on its device. */
+#include "engine/train/session.h"
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "engine/model/adapter.h"
+#include "engine/model/weights.h"
+
+static void take_targets(struct session_options *o, char *const *items, int64_t count) {
+    o->targets = mem_new((size_t)count, sizeof *o->targets);
+    for (int64_t i = 0; i < count; i++) {
+        o->targets[o->target_count++] = mem_strdup(items[i]);
+    }
+}
+
+static enum status adopt_adapter(struct session_options *o, const struct spec *spec,
+                                 struct err *e) {
+    struct adapter_config c = {0};
+    const enum status status = adapter_config_load(&c, spec->adapter_name_or_path, e);
+    if (status == STATUS_OK) {
+        o->model.r = c.r;
+        o->model.lora_alpha = c.lora_alpha;
+        o->model.use_rslora = c.use_rslora;
+        o->model.use_dora = c.use_dora;
+        take_targets(o, c.target_modules, c.target_count);
+    }
+    adapter_config_release(&c);
+    return status;
+}
+
+enum status session_options_read(struct session_options *o, const struct spec *spec,
+                                 struct err *e) {
+    *o = (struct session_options){.gemm_bf16 = spec->bf16};
+    o->model = (struct model_options){.full = str_equal(spec->finetuning_type, "full"),
+                                      .r = spec->r,
+                                      .lora_alpha = spec->lora_alpha,
+                                      .lora_dropout = spec->lora_dropout,
+                                      .use_rslora = spec->use_rslora,
+                                      .use_dora = spec->use_dora,
+                                      .decay_norms_and_biases = spec->decay_norms_and_biases,
+                                      .weight_dtype = spec->bf16 ? DTYPE_BF16 : DTYPE_F32,
+                                      .length_max = spec->data.max_length};
+    o->model.lora = !o->model.full;
+    o->optimizer = (struct optimizer_options){.beta1 = spec->adam_beta1,
+                                              .beta2 = spec->adam_beta2,
+                                              .eps = spec->adam_epsilon,
+                                              .weight_decay = spec->weight_decay,
+                                              .max_grad_norm = spec->max_grad_norm};
+    if (o->model.lora && spec->adapter_name_or_path) {
+        TRY(adopt_adapter(o, spec, e));
+    } else if (o->model.lora) {
+        take_targets(o, spec->target_modules.items, spec->target_modules.count);
+    }
+    if (o->model.use_dora && o->model.lora_dropout > 0) {
+        return err_set_param(
+            e, STATUS_UNSUPPORTED, "lora_dropout",
+            "lora_dropout: dropout together with use_dora is not supported; set lora_dropout to 0");
+    }
+    o->model.target_modules = o->targets;
+    o->model.target_count = o->target_count;
+    return STATUS_OK;
+}
+
+void session_options_release(struct session_options *o) {
+    if (!o) return;
+    for (int64_t i = 0; i < o->target_count; i++) {
+        mem_free(o->targets[i]);
+    }
+    mem_free(o->targets);
+    *o = (struct session_options){0};
+}
+
+enum status session_open(struct session *s, const struct session_place *place,
+                         const struct model_config *config, const struct session_options *options,
+                         struct err *e) {
+    *s = (struct session){0};
+    TRY(device_open(&s->device, place->device, options->gemm_bf16, e));
+    const int64_t capacity = place->capacity ? place->capacity : s->device->total_bytes;
+    TRY(arena_open(&s->arena, s->device, capacity, e));
+    arena_enter(s->arena, PHASE_LOAD);
+    TRY(tensor_space_init(&s->space, s->device, s->arena, e));
+    TRY(model_build(&s->model, config, &options->model, &s->space, e));
+    return place->train ? optimizer_init(&s->optimizer, &s->model, &options->optimizer, e)
+                        : STATUS_OK;
+}
+
+void session_close(struct session *s) {
+    if (!s) return;
+    optimizer_release(&s->optimizer);
+    model_release(&s->model);
+    tensor_space_release(&s->space);
+    arena_close(s->arena);
+    device_close(s->device);
+    *s = (struct session){0};
+}
+
+enum status session_load(struct session *s, const struct spec *spec, struct weights_report *report,
+                         struct err *e) {
+    struct st_set set = {0};
+    enum status status = st_open_folder(&set, spec->model, e);
+    if (status == STATUS_OK) status = weights_load(&s->model, &set, report, e);
+    st_close(&set);
+    TRY(status);
+    if (!s->model.options.lora) return STATUS_OK;
+    if (spec->adapter_name_or_path) return adapter_load(&s->model, spec->adapter_name_or_path, e);
+    return weights_init_adapter(&s->model, (uint64_t)spec->seed, e);
+}

@@ -1,0 +1,32 @@
+/* shapes.h - how large the micro-batches of a run get. Memory depends on a micro-batch only through
+ * these numbers, and grows with each of them, so the planner needs to run only those that no other
+ * exceeds. */
+#ifndef PLIMSOLL_ENGINE_TRAIN_SHAPES_H
+#define PLIMSOLL_ENGINE_TRAIN_SHAPES_H
+
+#include "engine/text/batch.h"
+
+struct batch_shape {
+    int64_t tokens, trained, segments, max_seqlen;
+};
+
+enum { SHAPES_MAX = 64 };
+
+/* The shapes of a run that no other shape of it exceeds in every number. exact: each of them
+ * occurs; otherwise it is the one bound of all (too many steps to look at, or more than
+ * SHAPES_MAX). */
+struct batch_shapes {
+    struct batch_shape items[SHAPES_MAX];
+    int64_t count;
+    bool exact;
+};
+
+/* Looks at every micro-batch of `steps` steps when that is cheap (SCAN_TOKENS_MAX in shapes.c),
+ * else bounds them. */
+void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
+/* Without data: full rows of max_length, everything trained. */
+void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);
+/* A batch of this shape with ids 0. Memory in `out` is replaced; release with batch_release. */
+void shape_batch(const struct batch_shape *shape, struct batch *out);
+
+#endif

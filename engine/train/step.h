@@ -1,0 +1,37 @@
+/* step.h - one micro-batch through the model, with or without gradients. The planner, the trainer,
+ * evaluation and the tests all go through here. */
+#ifndef PLIMSOLL_ENGINE_TRAIN_STEP_H
+#define PLIMSOLL_ENGINE_TRAIN_STEP_H
+
+#include "engine/model/decoder.h"
+#include "engine/text/batch.h"
+
+struct step_options {
+    bool checkpointing;
+    int64_t loss_chunk_rows;
+    uint64_t seed, step; /* what dropout is keyed by, with each token's row key */
+    double grad_scale;   /* 1 / trained tokens of the global batch */
+};
+
+/* Sums over the trained tokens of what was run; add-able over micro-batches. Zero on a null device.
+ */
+struct step_sums {
+    double loss;
+    int64_t correct, trained, tokens;
+};
+
+/* Forward and backward: gradients are added to the model's buffer. A micro-batch without a trained
+ * token does nothing. After an error the tape and all temporary tensors are gone, and the gradient
+ * buffer holds a part of the micro-batch. */
+enum status step_train(struct model *m, const struct batch *batch,
+                       const struct step_options *options, struct step_sums *sums, struct err *e);
+/* Forward only, dropout off. `losses`, if not NULL, receives each trained token's negative
+ * log-likelihood, in order [batch->trained]. */
+enum status step_evaluate(struct model *m, const struct batch *batch,
+                          const struct step_options *options, struct step_sums *sums, float *losses,
+                          struct err *e);
+/* Logits of the given tokens of a batch (host memory, [count, V]), soft cap applied. */
+enum status step_logits(struct model *m, const struct batch *batch, const int32_t *tokens,
+                        int64_t count, float *logits, struct err *e);
+
+#endif
