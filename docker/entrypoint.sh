@@ -9,6 +9,7 @@ set -eu
 [ $# -gt 0 ] || set -- serve
 if [ "$1" = serve ]; then
     shift
-    set -- serve --host 0.0.0.0 --port 8080 --data /data --models /models --models /opt/plimsoll/share/plimsoll/models "$@"
+    set -- serve --host 0.0.0.0 --port 8080 --data /data \
+        --models /models --models /opt/plimsoll/share/plimsoll/models "$@"
 fi
 exec plimsoll "$@"

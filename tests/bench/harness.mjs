@@ -1,8 +1,9 @@
 // harness.mjs - runs one benchmark: node tests/bench/harness.mjs NAME [--keep]. Called by ./dev bench.
 //
-// A benchmark is a module NAME.mjs in this folder with `export async function* cases(tools)`, which yields one plain object
-// a case: { case, ...numbers with their unit in the name }. The harness adds where, when and of what it was measured,
-// prints one JSON object a line, and with --keep adds the lines to results/NAME.jsonl and makes BENCHMARKS.md again.
+// A benchmark is a module NAME.mjs in this folder with `export async function* cases()`, which yields
+// one plain object a case: { case, ...numbers with their unit in the name }. The harness adds where, when
+// and of what it was measured, prints one JSON object a line, and with --keep adds the lines to
+// results/NAME.jsonl and makes BENCHMARKS.md again.
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { availableParallelism, totalmem } from 'node:os';
@@ -36,7 +37,12 @@ async function main(name, keep) {
     const path = join(HERE, `${name}.mjs`);
     if (!existsSync(path)) throw new Error(`there is no benchmark ${name}`);
     const { cases } = await import(path);
-    const stamp = { bench: name, date: new Date().toISOString().slice(0, 10), commit: commit(), machine: machine() };
+    const stamp = {
+        bench: name,
+        date: new Date().toISOString().slice(0, 10),
+        commit: commit(),
+        machine: machine(),
+    };
     const lines = [];
     for await (const result of cases()) {
         const line = JSON.stringify({ ...stamp, ...result });

@@ -1,7 +1,8 @@
-// report.mjs - makes BENCHMARKS.md from the kept results, tests/bench/results/*.jsonl: node tests/bench/report.mjs.
+// report.mjs - makes BENCHMARKS.md from the kept results, tests/bench/results/*.jsonl: node
+// tests/bench/report.mjs.
 //
-// Of every case the newest result is shown (the last line wins) with the one before it, so that a change is seen. Nothing
-// in the report is written by hand except the sentence about each benchmark in ABOUT.
+// Of every case the newest result is shown (the last line wins) with the one before it, so that a change is
+// seen. Nothing in the report is written by hand except the sentence about each benchmark in ABOUT.
 import { existsSync, readFileSync, readdirSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -9,19 +10,29 @@ import { fileURLToPath } from 'node:url';
 const HERE = dirname(fileURLToPath(import.meta.url));
 const STAMP = ['bench', 'case', 'date', 'commit', 'machine'];
 const ABOUT = {
-    cpu: 'Training on the CPU: the sample job, and a random model in the shape of SmolLM2-135M (LoRA r 16 on all linear '
-        + 'layers, sequence 256, batch 1, two threads). tokens_per_second is the median over the steps after the third.',
-    start: 'How long one waits: from `plimsoll serve` to the first byte of the page, and from POST of a job to its first '
-        + 'step. Median of several runs, files in the page cache.',
+    cpu:
+        'Training on the CPU: the sample job, and a random model in the shape of SmolLM2-135M (LoRA r 16 on all ' +
+        'linear layers, sequence 256, batch 1, two threads). tokens_per_second is the median after the third step.',
+    start:
+        'How long one waits: from `plimsoll serve` to the first byte of the page, and from POST of a job to ' +
+        'its first step. Median of several runs, files in the page cache.',
     build: 'How long a developer waits: a build from nothing and each group of tests, as the last `./dev test` took.',
 };
 
 function readResults() {
     const folder = join(HERE, 'results');
-    const files = existsSync(folder) ? readdirSync(folder).filter((name) => name.endsWith('.jsonl')).sort() : [];
+    const files = existsSync(folder)
+        ? readdirSync(folder)
+              .filter((name) => name.endsWith('.jsonl'))
+              .sort()
+        : [];
     return files.map((name) => ({
         bench: name.replace('.jsonl', ''),
-        rows: readFileSync(join(folder, name), 'utf8').trim().split('\n').filter(Boolean).map((line) => JSON.parse(line)),
+        rows: readFileSync(join(folder, name), 'utf8')
+            .trim()
+            .split('\n')
+            .filter(Boolean)
+            .map((line) => JSON.parse(line)),
     }));
 }
 
@@ -40,28 +51,44 @@ function byCase(rows) {
 
 function section({ bench, rows }) {
     const cases = byCase(rows);
-    const fields = [...new Set(cases.flatMap(({ newest }) => Object.keys(newest)))].filter((key) => !STAMP.includes(key));
+    const fields = [...new Set(cases.flatMap(({ newest }) => Object.keys(newest)))].filter(
+        (key) => !STAMP.includes(key),
+    );
     const cell = ({ newest, before }, field) => {
-        const old = before && typeof newest[field] === 'number' && before[field] !== newest[field] ? before[field] : undefined;
+        const old =
+            before && typeof newest[field] === 'number' && before[field] !== newest[field]
+                ? before[field]
+                : undefined;
         return old === undefined ? format(newest[field]) : `${format(newest[field])} (before: ${format(old)})`;
     };
     const line = (cells) => `| ${cells.join(' | ')} |`;
     const machines = [...new Set(cases.map(({ newest }) => newest.machine))];
     return [
-        `## ${bench}`, '', ABOUT[bench] ?? '', '',
-        ...machines.map((m, i) => `Machine ${i + 1}: ${m}.`), '',
+        `## ${bench}`,
+        '',
+        ABOUT[bench] ?? '',
+        '',
+        ...machines.map((m, i) => `Machine ${i + 1}: ${m}.`),
+        '',
         line(['case', ...fields, 'machine', 'commit', 'date']),
         line(['case', ...fields, 'machine', 'commit', 'date'].map(() => '---')),
-        ...cases.map((c) => line([
-            c.newest.case, ...fields.map((f) => cell(c, f)), machines.indexOf(c.newest.machine) + 1, c.newest.commit,
-            c.newest.date,
-        ])), '',
+        ...cases.map((c) =>
+            line([
+                c.newest.case,
+                ...fields.map((f) => cell(c, f)),
+                machines.indexOf(c.newest.machine) + 1,
+                c.newest.commit,
+                c.newest.date,
+            ]),
+        ),
+        '',
     ].join('\n');
 }
 
 export function writeReport() {
-    const head = '# Benchmarks\n\nMade by `tests/bench/report.mjs` from `tests/bench/results`; measure again with '
-        + '`./dev bench NAME --keep`. A `+` after a commit means that the tree had changes on top of it.\n\n';
+    const head =
+        '# Benchmarks\n\nMade by `tests/bench/report.mjs` from `tests/bench/results`; measure again with ' +
+        '`./dev bench NAME --keep`. A `+` after a commit means that the tree had changes on top of it.\n\n';
     writeFileSync(join(HERE, '..', '..', 'BENCHMARKS.md'), head + readResults().map(section).join('\n'));
 }
 

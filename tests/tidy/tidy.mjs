@@ -18,7 +18,8 @@ const ROOT = join(dirname(fileURLToPath(import.meta.url)), '..', '..');
 const EXCEPTIONS = 'tests/tidy/exceptions';
 const FOLDERS_SKIPPED = /^(build.*|node_modules|var|\.git)$/;
 const TEXT = /\.(c|h|cu|cuh|m?js|css|html|md|ya?ml|json|jsonl|txt|cmake|sh|inc|in)$/;
-const NAMES = /(^|\/)(dev|run|\.ci\/run|Dockerfile|CMakeLists\.txt|entrypoint|exceptions|\.gitignore|packages\.\w+)$/;
+const NAMES =
+    /(^|\/)(dev|run|\.ci\/run|Dockerfile|CMakeLists\.txt|entrypoint|exceptions|\.gitignore|packages\.\w+)$/;
 
 function walk(folder) {
     return readdirSync(join(ROOT, folder)).flatMap((name) => {
@@ -30,7 +31,10 @@ function walk(folder) {
 
 function listFiles() {
     try {
-        const out = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '-z'], { cwd: ROOT, stdio: 'pipe' });
+        const out = execFileSync('git', ['ls-files', '-co', '--exclude-standard', '-z'], {
+            cwd: ROOT,
+            stdio: 'pipe',
+        });
         return out.toString().split('\0').filter(Boolean);
     } catch {
         return walk(''); // a source archive without git
@@ -54,11 +58,13 @@ function readFiles() {
 
 // Lines "rule path[:name] limit reason".
 function readExceptions() {
-    return readFileSync(join(ROOT, EXCEPTIONS), 'utf8').split('\n').flatMap((line, index) => {
-        if (!line.trim() || line.startsWith('#')) return [];
-        const [rule, place, limit, ...reason] = line.trim().split(/\s+/);
-        return [{ rule, place, limit: Number(limit), reason: reason.join(' '), line: index + 1, most: 0 }];
-    });
+    return readFileSync(join(ROOT, EXCEPTIONS), 'utf8')
+        .split('\n')
+        .flatMap((line, index) => {
+            if (!line.trim() || line.startsWith('#')) return [];
+            const [rule, place, limit, ...reason] = line.trim().split(/\s+/);
+            return [{ rule, place, limit: Number(limit), reason: reason.join(' '), line: index + 1, most: 0 }];
+        });
 }
 
 // Splits findings into those that count and those that an exception forgives. `amount` is what the limit is

@@ -22,10 +22,12 @@ export function stripC(text) {
 }
 
 function sources(files) {
-    return files.filter((f) => C_FILE.test(f.path)).map((f) => {
-        f.code ??= stripC(f.text).split('\n');
-        return f;
-    });
+    return files
+        .filter((f) => C_FILE.test(f.path))
+        .map((f) => {
+            f.code ??= stripC(f.text).split('\n');
+            return f;
+        });
 }
 
 // { name, start, end } of each function body: lines counted from 1, signature included.
@@ -48,23 +50,33 @@ export function functionsOf(code) {
 }
 
 function functionLengths(files) {
-    return sources(files).flatMap((f) => functionsOf(f.code).flatMap((fn) => {
-        const limit = /\.cuh?$/.test(f.path) ? KERNEL_LINES_MAX : FUNCTION_LINES_MAX;
-        const length = fn.end - fn.start + 1;
-        const text = `${fn.name} has ${length} lines, ${limit} at most`;
-        return length > limit ? [{ path: f.path, name: fn.name, line: fn.start, amount: length, text }] : [];
-    }));
+    return sources(files).flatMap((f) =>
+        functionsOf(f.code).flatMap((fn) => {
+            const limit = /\.cuh?$/.test(f.path) ? KERNEL_LINES_MAX : FUNCTION_LINES_MAX;
+            const length = fn.end - fn.start + 1;
+            const text = `${fn.name} has ${length} lines, ${limit} at most`;
+            return length > limit
+                ? [{ path: f.path, name: fn.name, line: fn.start, amount: length, text }]
+                : [];
+        }),
+    );
 }
 
 function parameterCounts(files) {
-    return sources(files).flatMap((f) => functionsOf(f.code).flatMap((fn) => {
-        const head = f.code.slice(fn.start - 1, fn.end).join(' ').split('{')[0];
-        const list = head.slice(head.indexOf(`${fn.name}`) + fn.name.length);
-        const count = (list.match(/,/g)?.length ?? 0) + 1;
-        const text = `${fn.name} takes ${count} parameters, ${PARAMETERS_MAX} at most`;
-        return count > PARAMETERS_MAX && !/\.cuh?$/.test(f.path)
-            ? [{ path: f.path, name: fn.name, line: fn.start, amount: count, text }] : [];
-    }));
+    return sources(files).flatMap((f) =>
+        functionsOf(f.code).flatMap((fn) => {
+            const head = f.code
+                .slice(fn.start - 1, fn.end)
+                .join(' ')
+                .split('{')[0];
+            const list = head.slice(head.indexOf(`${fn.name}`) + fn.name.length);
+            const count = (list.match(/,/g)?.length ?? 0) + 1;
+            const text = `${fn.name} takes ${count} parameters, ${PARAMETERS_MAX} at most`;
+            return count > PARAMETERS_MAX && !/\.cuh?$/.test(f.path)
+                ? [{ path: f.path, name: fn.name, line: fn.start, amount: count, text }]
+                : [];
+        }),
+    );
 }
 
 // call -> replacement, and where it is allowed (everywhere: nowhere at all).
@@ -73,32 +85,49 @@ const inTests = (path) => path.startsWith('tests/');
 const inMain = (path) => /(^|\/)main\.c$/.test(path);
 const inServer = (path) => path.startsWith('server/');
 const inCli = (path) => /^server\/(cli|client)/.test(path);
-const any = (...places) => (path) => places.some((place) => place(path));
+const any =
+    (...places) =>
+    (path) =>
+        places.some((place) => place(path));
 const BANNED = [
     [['strcpy', 'strcat', 'sprintf', 'vsprintf', 'gets'], 'struct str or str_format', any()],
-    [['atoi', 'atol', 'atof', 'strtol', 'strtoul', 'strtoll', 'strtoull', 'strtod'],
-        'str_to_i64, str_to_f64', any(inBase)],
-    [['malloc', 'calloc', 'realloc', 'free', 'strdup', 'strndup'],
-        'mem_new, mem_resize, mem_free', any(inBase, inTests)],
-    [['printf', 'puts', 'putchar'],
-        'an event or an error: main files print', any(inBase, inTests, inMain, inCli)],
+    [
+        ['atoi', 'atol', 'atof', 'strtol', 'strtoul', 'strtoll', 'strtoull', 'strtod'],
+        'str_to_i64, str_to_f64',
+        any(inBase),
+    ],
+    [
+        ['malloc', 'calloc', 'realloc', 'free', 'strdup', 'strndup'],
+        'mem_new, mem_resize, mem_free',
+        any(inBase, inTests),
+    ],
+    [
+        ['printf', 'puts', 'putchar'],
+        'an event or an error: main files print',
+        any(inBase, inTests, inMain, inCli),
+    ],
     [['sleep', 'usleep'], 'a wait on what is waited for, with a deadline', any(inTests)],
-    [['exit', '_exit', '_Exit', 'abort', 'quick_exit'],
-        'a status that the caller handles', any(inBase, inTests, inMain)],
+    [
+        ['exit', '_exit', '_Exit', 'abort', 'quick_exit'],
+        'a status that the caller handles',
+        any(inBase, inTests, inMain),
+    ],
     [['errno'], 'base/, whose errors name the path and the reason', any(inBase, inTests, inServer)],
     [['getenv', 'setenv', 'secure_getenv'], 'a field that main has read', any(inBase, inTests, inMain)],
 ];
 
 function bannedCalls(files) {
-    return sources(files).flatMap((f) => f.code.flatMap((line, index) => {
-        if (line.startsWith('#')) return [];
-        return BANNED.flatMap(([names, instead, allowed]) => {
-            if (allowed(f.path)) return [];
-            const call = names[0] === 'errno' ? '\\b' : '\\s*\\(';
-            const hit = new RegExp(`(?<![\\w.>])(${names.join('|')})${call}`).exec(line);
-            return hit ? [{ path: f.path, line: index + 1, text: `${hit[1]}: use ${instead}` }] : [];
-        });
-    }));
+    return sources(files).flatMap((f) =>
+        f.code.flatMap((line, index) => {
+            if (line.startsWith('#')) return [];
+            return BANNED.flatMap(([names, instead, allowed]) => {
+                if (allowed(f.path)) return [];
+                const call = names[0] === 'errno' ? '\\b' : '\\s*\\(';
+                const hit = new RegExp(`(?<![\\w.>])(${names.join('|')})${call}`).exec(line);
+                return hit ? [{ path: f.path, line: index + 1, text: `${hit[1]}: use ${instead}` }] : [];
+            });
+        }),
+    );
 }
 
 // A file-scope object that is not const. A pointer must itself be const.
@@ -113,9 +142,15 @@ function isMutableGlobal(line) {
 }
 
 function mutableGlobals(files) {
-    return sources(files).filter((f) => !inTests(f.path)).flatMap((f) => f.code.flatMap((line, index) => (
-        isMutableGlobal(line) ? [{ path: f.path, line: index + 1, text: `can change: ${line.trim()}` }] : []
-    )));
+    return sources(files)
+        .filter((f) => !inTests(f.path))
+        .flatMap((f) =>
+            f.code.flatMap((line, index) =>
+                isMutableGlobal(line)
+                    ? [{ path: f.path, line: index + 1, text: `can change: ${line.trim()}` }]
+                    : [],
+            ),
+        );
 }
 
 // kernels/ stands for the backend_* files of the law: a device is compiled in or not.
@@ -123,32 +158,54 @@ const IFDEF_ALLOWED = /^(base\/|kernels\/|engine\/dist\/comm_|tests\/)/;
 
 function conditionals(files) {
     const checked = sources(files).filter((f) => !IFDEF_ALLOWED.test(f.path));
-    return checked.flatMap((f) => f.code.flatMap((line, index) => {
-        const guard = f.path.endsWith('.h') && /^#ifndef PLIMSOLL_\w+_H$/.test(line);
-        return /^\s*#\s*(if|ifdef|ifndef|elif)\b/.test(line) && !guard
-            ? [{ path: f.path, line: index + 1, text: 'a variant is a row in a table or a field, not a macro' }] : [];
-    }));
+    return checked.flatMap((f) =>
+        f.code.flatMap((line, index) => {
+            const guard = f.path.endsWith('.h') && /^#ifndef PLIMSOLL_\w+_H$/.test(line);
+            return /^\s*#\s*(if|ifdef|ifndef|elif)\b/.test(line) && !guard
+                ? [
+                      {
+                          path: f.path,
+                          line: index + 1,
+                          text: 'a variant is a row in a table or a field, not a macro',
+                      },
+                  ]
+                : [];
+        }),
+    );
 }
 
 // A guard of its own for each header: two that share one would hide each other.
 function includeGuards(files) {
     const seen = new Map();
-    return sources(files).filter((f) => f.path.endsWith('.h')).flatMap((f) => {
-        const guard = f.code.map((line) => /^#ifndef (PLIMSOLL_\w+_H)$/.exec(line)?.[1]).find(Boolean);
-        if (!guard) return [{ path: f.path, text: 'no include guard PLIMSOLL_..._H' }];
-        if (seen.has(guard)) return [{ path: f.path, text: `${guard} is the guard of ${seen.get(guard)} too` }];
-        seen.set(guard, f.path);
-        return [];
-    });
+    return sources(files)
+        .filter((f) => f.path.endsWith('.h'))
+        .flatMap((f) => {
+            const guard = f.code.map((line) => /^#ifndef (PLIMSOLL_\w+_H)$/.exec(line)?.[1]).find(Boolean);
+            if (!guard) return [{ path: f.path, text: 'no include guard PLIMSOLL_..._H' }];
+            if (seen.has(guard))
+                return [{ path: f.path, text: `${guard} is the guard of ${seen.get(guard)} too` }];
+            seen.set(guard, f.path);
+            return [];
+        });
 }
 
 // One home for each foreign header: where it may be included at all, and by how many files (tests not counted).
 const HOMES = [
-    ['cjson/cJSON.h', /^base\/json\.h$/], ['microhttpd.h', /^server\/(http|web\/)/], ['sqlite3.h', /^server\/store/],
-    ['pcre2.h', /^engine\/text\//], ['utf8proc.h', /^engine\/text\//], ['dnnl.h', /^kernels\/cpu\//],
-    ['oneapi/dnnl/dnnl.h', /^kernels\/cpu\//], ['curl/curl.h', /^server\//], ['archive.h', /^server\//],
-    ['xxhash.h', /^engine\/io\/|^base\//], ['zlib.h', /^engine\/text\//], ['zstd.h', /^engine\/text\//],
-    ['cuda.h', /^kernels\/cuda\//], ['nccl.h', /^engine\/dist\//], ['mpi.h', /^engine\/dist\//],
+    ['cjson/cJSON.h', /^base\/json\.h$/],
+    ['microhttpd.h', /^server\/(http|web\/)/],
+    ['sqlite3.h', /^server\/store/],
+    ['pcre2.h', /^engine\/text\//],
+    ['utf8proc.h', /^engine\/text\//],
+    ['dnnl.h', /^kernels\/cpu\//],
+    ['oneapi/dnnl/dnnl.h', /^kernels\/cpu\//],
+    ['curl/curl.h', /^server\//],
+    ['archive.h', /^server\//],
+    ['xxhash.h', /^engine\/io\/|^base\//],
+    ['zlib.h', /^engine\/text\//],
+    ['zstd.h', /^engine\/text\//],
+    ['cuda.h', /^kernels\/cuda\//],
+    ['nccl.h', /^engine\/dist\//],
+    ['mpi.h', /^engine\/dist\//],
 ];
 
 function foreignHeaders(files) {
@@ -164,9 +221,11 @@ function foreignHeaders(files) {
 function sqlOutsideStore(files) {
     const statement = /"\s*(SELECT|INSERT INTO|UPDATE \w+ SET|DELETE FROM|CREATE TABLE)\b/;
     const checked = files.filter((f) => C_FILE.test(f.path) && !/^(server\/store|tests\/)/.test(f.path));
-    return checked.flatMap((f) => f.lines.flatMap((line, index) => (
-        statement.test(line) ? [{ path: f.path, line: index + 1, text: 'SQL lives in the store' }] : []
-    )));
+    return checked.flatMap((f) =>
+        f.lines.flatMap((line, index) =>
+            statement.test(line) ? [{ path: f.path, line: index + 1, text: 'SQL lives in the store' }] : [],
+        ),
+    );
 }
 
 function clangFormat() {

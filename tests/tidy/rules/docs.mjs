@@ -16,7 +16,15 @@ function prose(text) {
 // Heading -> anchor, as the common renderers make it.
 function anchorsOf(text) {
     const headings = [...text.matchAll(/^#{1,6}\s+(.*)$/gm)].map((m) => m[1]);
-    return new Set(headings.map((h) => h.toLowerCase().replace(/[^\p{L}\p{N}\s_-]/gu, '').trim().replace(/\s/g, '-')));
+    return new Set(
+        headings.map((h) =>
+            h
+                .toLowerCase()
+                .replace(/[^\p{L}\p{N}\s_-]/gu, '')
+                .trim()
+                .replace(/\s/g, '-'),
+        ),
+    );
 }
 
 function lineOf(text, index) {
@@ -34,41 +42,53 @@ function checkTarget(file, target, byPath, root) {
 
 function brokenLinks(files, context) {
     const byPath = new Map(files.map((f) => [f.path, f]));
-    return files.filter((f) => f.path.endsWith('.md')).flatMap((file) => {
-        const text = prose(file.text);
-        return [...text.matchAll(/\]\(([^)\s]+)\)/g)].flatMap((m) => {
-            if (/^[a-z]+:/.test(m[1])) return [];
-            const wrong = checkTarget(file, m[1], byPath, context.root);
-            return wrong ? [{ path: file.path, line: lineOf(text, m.index), text: wrong }] : [];
+    return files
+        .filter((f) => f.path.endsWith('.md'))
+        .flatMap((file) => {
+            const text = prose(file.text);
+            return [...text.matchAll(/\]\(([^)\s]+)\)/g)].flatMap((m) => {
+                if (/^[a-z]+:/.test(m[1])) return [];
+                const wrong = checkTarget(file, m[1], byPath, context.root);
+                return wrong ? [{ path: file.path, line: lineOf(text, m.index), text: wrong }] : [];
+            });
         });
-    });
 }
 
 function references(files) {
-    return files.filter((f) => f.path.endsWith('.md')).flatMap((file) => {
-        const text = prose(file.text);
-        const defined = new Map([...text.matchAll(/^\[([^\]]+)\]:/gm)].map((m) => [m[1], m.index]));
-        const used = new Map([...text.matchAll(/\]\[([^\]]+)\]/g)].map((m) => [m[1], m.index]));
-        const wrong = (name, index, what) => (
-            { path: file.path, line: lineOf(text, index), text: `[${name}] is ${what}` }
-        );
-        return [
-            ...[...used].filter(([name]) => !defined.has(name)).map(([name, i]) => wrong(name, i, 'not defined')),
-            ...[...defined].filter(([name]) => !used.has(name)).map(([name, i]) => wrong(name, i, 'never used')),
-        ];
-    });
+    return files
+        .filter((f) => f.path.endsWith('.md'))
+        .flatMap((file) => {
+            const text = prose(file.text);
+            const defined = new Map([...text.matchAll(/^\[([^\]]+)\]:/gm)].map((m) => [m[1], m.index]));
+            const used = new Map([...text.matchAll(/\]\[([^\]]+)\]/g)].map((m) => [m[1], m.index]));
+            const wrong = (name, index, what) => ({
+                path: file.path,
+                line: lineOf(text, index),
+                text: `[${name}] is ${what}`,
+            });
+            return [
+                ...[...used]
+                    .filter(([name]) => !defined.has(name))
+                    .map(([name, i]) => wrong(name, i, 'not defined')),
+                ...[...defined]
+                    .filter(([name]) => !used.has(name))
+                    .map(([name, i]) => wrong(name, i, 'never used')),
+            ];
+        });
 }
 
 function shellSyntax(files, context) {
-    return files.filter((f) => SHELL.test(f.path)).flatMap((file) => {
-        const shell = file.text.startsWith('#!/bin/sh') ? 'sh' : 'bash';
-        try {
-            execFileSync(shell, ['-n', file.path], { cwd: context.root, stdio: 'pipe' });
-            return [];
-        } catch (error) {
-            return [{ path: file.path, text: error.stderr.toString().split('\n')[0] }];
-        }
-    });
+    return files
+        .filter((f) => SHELL.test(f.path))
+        .flatMap((file) => {
+            const shell = file.text.startsWith('#!/bin/sh') ? 'sh' : 'bash';
+            try {
+                execFileSync(shell, ['-n', file.path], { cwd: context.root, stdio: 'pipe' });
+                return [];
+            } catch (error) {
+                return [{ path: file.path, text: error.stderr.toString().split('\n')[0] }];
+            }
+        });
 }
 
 export const docsRules = [

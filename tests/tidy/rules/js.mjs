@@ -26,32 +26,47 @@ export function functionsOf(lines) {
 // A callback that only groups others (describe, Promise constructors) counts by its own lines as well:
 // split it.
 function functionLengths(files) {
-    return files.filter((f) => JS_FILE.test(f.path)).flatMap((f) => functionsOf(f.lines).flatMap((fn) => {
-        const length = fn.end - fn.start + 1;
-        const text = `${fn.name} has ${length} lines, ${FUNCTION_LINES_MAX} at most`;
-        return length > FUNCTION_LINES_MAX
-            ? [{ path: f.path, name: fn.name, line: fn.start, amount: length, text }] : [];
-    }));
+    return files
+        .filter((f) => JS_FILE.test(f.path))
+        .flatMap((f) =>
+            functionsOf(f.lines).flatMap((fn) => {
+                const length = fn.end - fn.start + 1;
+                const text = `${fn.name} has ${length} lines, ${FUNCTION_LINES_MAX} at most`;
+                return length > FUNCTION_LINES_MAX
+                    ? [{ path: f.path, name: fn.name, line: fn.start, amount: length, text }]
+                    : [];
+            }),
+        );
 }
 
-const MARKUP = new RegExp([`\\.(${'inner'}HTML|${'outer'}HTML)\\s*\\+?=(?!=)`, `\\.insertAdjacent${'HTML'}\\(`,
-    `document\\.${'write'}\\(`, `dangerouslySet${'Inner'}`].join('|'));
+const MARKUP = new RegExp(
+    [
+        `\\.(${'inner'}HTML|${'outer'}HTML)\\s*\\+?=(?!=)`,
+        `\\.insertAdjacent${'HTML'}\\(`,
+        `document\\.${'write'}\\(`,
+        `dangerouslySet${'Inner'}`,
+    ].join('|'),
+);
 const CODE_FROM_TEXT = new RegExp(`(?<![\\w.])${'ev'}al\\(|new ${'Func'}tion\\(`);
 const GLOBAL = /^\s*(window|globalThis|self)\.\w+\s*=(?!=)|^var\s/;
 
 function perLine(pattern, text, accept = () => true) {
-    const check = (f) => f.lines.flatMap((line, index) => (
-        pattern.test(line) ? [{ path: f.path, line: index + 1, text }] : []
-    ));
+    const check = (f) =>
+        f.lines.flatMap((line, index) => (pattern.test(line) ? [{ path: f.path, line: index + 1, text }] : []));
     return (files) => files.filter((f) => JS_FILE.test(f.path) && accept(f.path)).flatMap(check);
 }
 
 // In the page a script element with an inline body would need 'unsafe-inline' in the content security policy.
 function inlineScripts(files) {
-    return files.filter((f) => /^webui\/.*\.html$/.test(f.path)).flatMap((f) => f.lines.flatMap((line, index) => (
-        /<script(?![^>]*\bsrc=)[^>]*>|\son\w+="/.test(line)
-            ? [{ path: f.path, line: index + 1, text: 'script in the page itself; put it in a module' }] : []
-    )));
+    return files
+        .filter((f) => /^webui\/.*\.html$/.test(f.path))
+        .flatMap((f) =>
+            f.lines.flatMap((line, index) =>
+                /<script(?![^>]*\bsrc=)[^>]*>|\son\w+="/.test(line)
+                    ? [{ path: f.path, line: index + 1, text: 'script in the page itself; put it in a module' }]
+                    : [],
+            ),
+        );
 }
 
 export const jsRules = [

@@ -46,26 +46,36 @@ function headComment(file) {
 }
 
 function headFindings(files) {
-    return files.filter((f) => HEADED.test(f.path)).flatMap((file) => {
-        const head = headComment(file);
-        const most = file.path.endsWith('.h') ? EVENT_TABLE_HEADS : HEAD_LINES_MAX;
-        if (!head) return [{ path: file.path, text: 'begins without a comment saying what it is and why' }];
-        if (head.length >= HEAD_LINES_MIN && head.length <= most) return [];
-        return [{ path: file.path, text: `head of ${head.length} lines, ${HEAD_LINES_MIN} to ${most} are allowed` }];
-    });
+    return files
+        .filter((f) => HEADED.test(f.path))
+        .flatMap((file) => {
+            const head = headComment(file);
+            const most = file.path.endsWith('.h') ? EVENT_TABLE_HEADS : HEAD_LINES_MAX;
+            if (!head) return [{ path: file.path, text: 'begins without a comment saying what it is and why' }];
+            if (head.length >= HEAD_LINES_MIN && head.length <= most) return [];
+            return [
+                {
+                    path: file.path,
+                    text: `head of ${head.length} lines, ${HEAD_LINES_MIN} to ${most} are allowed`,
+                },
+            ];
+        });
 }
 
 function finalNewlines(files) {
-    return files.filter((f) => CODE.test(f.path) && !f.text.endsWith('\n'))
+    return files
+        .filter((f) => CODE.test(f.path) && !f.text.endsWith('\n'))
         .map((f) => ({ path: f.path, line: f.lines.length, text: 'no newline at the end' }));
 }
 
 function fileLengths(files) {
-    return files.filter((f) => CODE.test(f.path)).flatMap((f) => {
-        const amount = f.lines.length - 1;
-        const text = `${amount} lines, ${FILE_LINES_MAX} at most`;
-        return amount > FILE_LINES_MAX ? [{ path: f.path, amount, text }] : [];
-    });
+    return files
+        .filter((f) => CODE.test(f.path))
+        .flatMap((f) => {
+            const amount = f.lines.length - 1;
+            const text = `${amount} lines, ${FILE_LINES_MAX} at most`;
+            return amount > FILE_LINES_MAX ? [{ path: f.path, amount, text }] : [];
+        });
 }
 
 // Spelled in pieces, so that this file may itself be read by the rule.
@@ -86,11 +96,21 @@ const UNNAMED = new RegExp(`\\b(${'TO'}${'DO'}|${'FIX'}${'ME'}|${'XX'}X|${'HA'}C
 export const textRules = [
     {
         name: 'tabs',
-        check: (files) => perLine(files, (p) => CODE.test(p), (line) => (/\t/.test(line) ? 'in code' : '')),
+        check: (files) =>
+            perLine(
+                files,
+                (p) => CODE.test(p),
+                (line) => (/\t/.test(line) ? 'in code' : ''),
+            ),
     },
     {
         name: 'trailing-space',
-        check: (files) => perLine(files, (p) => !DATA.test(p), (line) => (/[ \t\r]$/.test(line) ? 'at the end' : '')),
+        check: (files) =>
+            perLine(
+                files,
+                (p) => !DATA.test(p),
+                (line) => (/[ \t\r]$/.test(line) ? 'at the end' : ''),
+            ),
     },
     { name: 'final-newline', check: finalNewlines },
     { name: 'line-length', check: (files) => perLine(files, (p) => CODE.test(p), longLine) },
@@ -98,7 +118,12 @@ export const textRules = [
     { name: 'file-head', check: headFindings },
     {
         name: 'promises',
-        check: (files) => perLine(files, (p) => CODE.test(p), (line) => (UNNAMED.test(line) ? 'without a name' : '')),
+        check: (files) =>
+            perLine(
+                files,
+                (p) => CODE.test(p),
+                (line) => (UNNAMED.test(line) ? 'without a name' : ''),
+            ),
     },
     { name: 'machine-and-host-names', check: (files) => perLine(files, () => true, neverWritten) },
 ];
