@@ -1,0 +1,113 @@
+/* main.c - plimsoll-engine: one rank of a run, and the questions that need the engine but no run.
+ * Results go to stdout as one JSON object; errors go to stdout too, as {"error":{...}}, because who
+ * calls this is a program: the server. */
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "engine/model/weights.h"
+#include "engine/rundir.h"
+#include "engine/text/dataset.h"
+#include "engine/train/generate.h"
+#include "engine/train/inspect.h"
+#include "engine/train/run.h"
+#include "engine/train/session.h"
+
+enum { CHECK_ERRORS_MAX = 50 };
+
+static const char USAGE[] =
+    "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
+    "plimsoll-engine plan SPEC            count the data and plan the memory of a run spec\n"
+    "plimsoll-engine inspect MODEL        describe a model folder\n"
+    "plimsoll-engine check FILE           check a dataset file without a model\n"
+    "plimsoll-engine generate MODEL PROMPT [ADAPTER]\n"
+    "                                     answer a prompt, greedily, with or without an adapter\n";
+
+static volatile sig_atomic_t stop_requested;
+
+static void on_stop_signal(int signal_number) {
+    (void)signal_number;
+    stop_requested = 1;
+}
+
+static void catch_signals(void) {
+    struct sigaction action = {.sa_handler = on_stop_signal};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGTERM, &action, NULL);
+    sigaction(SIGINT, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+static void print_json(cJSON *json) {
+    struct str text = {0};
+    json_append(&text, json);
+    puts(str_text(&text));
+    str_release(&text);
+    cJSON_Delete(json);
+}
+
+static void print_error(const struct err *e) {
+    cJSON *const json = cJSON_CreateObject();
+    cJSON *const error = cJSON_AddObjectToObject(json, "error");
+    json_add_string(error, "status", status_name(e->status));
+    json_add_string(error, "message", e->text);
+    json_add_string(error, "param", e->param[0] ? e->param : NULL);
+    print_json(json);
+}
+
+static enum status command_plan(char **args, cJSON **out, struct err *e) {
+    return run_plan(args[0], out, e);
+}
+
+static enum status command_inspect(char **args, cJSON **out, struct err *e) {
+    return inspect_model(args[0], out, e);
+}
+
+static enum status command_check(char **args, cJSON **out, struct err *e) {
+    return dataset_check(args[0], CHECK_ERRORS_MAX, out, e);
+}
+
+static enum status command_generate(char **args, cJSON **out, struct err *e) {
+    return inspect_answer(args[0], args[1], args[2], out, e);
+}
+
+static int run(const char *folder) {
+    struct err e = {0};
+    catch_signals();
+    const enum status status = run_execute(folder, &stop_requested, false, &e);
+    if (status == STATUS_OK) return RUN_EXIT_DONE;
+    fprintf(stderr, "plimsoll-engine: %s\n", e.text);
+    return status == STATUS_INTERRUPTED ? RUN_EXIT_STOPPED : RUN_EXIT_FAILED;
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *name;
+        int arguments_min, arguments_max;
+        enum status (*run)(char **args, cJSON **out, struct err *e);
+    } COMMANDS[] = {
+        {"plan", 1, 1, command_plan},
+        {"inspect", 1, 1, command_inspect},
+        {"check", 1, 1, command_check},
+        {"generate", 2, 3, command_generate},
+    };
+    if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);
+    for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {
+        const int arguments = argc - 2;
+        if (strcmp(argv[1], COMMANDS[i].name) != 0) continue;
+        if (arguments < COMMANDS[i].arguments_min || arguments > COMMANDS[i].arguments_max) break;
+        struct err e = {0};
+        cJSON *out = NULL;
+        if (COMMANDS[i].run(argv + 2, &out, &e) == STATUS_OK) {
+            print_json(out);
+            return RUN_EXIT_DONE;
+        }
+        print_error(&e);
+        return RUN_EXIT_FAILED;
+    }
+    fputs(USAGE, stderr);
+    return RUN_EXIT_USAGE;
+}

@@ -1,0 +1,211 @@
+/* checkpoint.c - saving, finding and loading checkpoints. */
+#include "engine/train/checkpoint.h"
+
+#include <stdlib.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/io/folder.h"
+#include "engine/io/manifest.h"
+#include "engine/model/adapter.h"
+#include "engine/model/weights.h"
+#include "engine/rundir.h"
+
+enum { STATE_BYTES_MAX = 1 << 16, PIECE_ELEMENTS = 1 << 20 };
+
+static enum status write_flat(const struct tensor *t, struct st_writer *w, float *piece,
+                              struct err *e) {
+    const int64_t count = tensor_count(t);
+    for (int64_t first = 0; first < count; first += PIECE_ELEMENTS) {
+        const int64_t part = count - first < PIECE_ELEMENTS ? count - first : PIECE_ELEMENTS;
+        TRY(device_download(t->space->device, piece, tensor_f32(t) + first, part * 4, e));
+        TRY(st_writer_data(w, piece, part * 4, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status save_optimizer(const struct optimizer *o, const char *folder, struct err *e) {
+    char *path = file_join(folder, "optimizer.safetensors");
+    float *const piece = mem_new(PIECE_ELEMENTS, sizeof *piece);
+    struct st_writer w = {0};
+    const int64_t shape[] = {tensor_count(o->exp_avg)};
+    st_writer_declare(&w, "exp_avg", ST_F32, shape, 1);
+    st_writer_declare(&w, "exp_avg_sq", ST_F32, shape, 1);
+    enum status status = st_writer_begin(&w, path, e);
+    if (status == STATUS_OK) status = write_flat(o->exp_avg, &w, piece, e);
+    if (status == STATUS_OK) status = write_flat(o->exp_avg_sq, &w, piece, e);
+    if (status == STATUS_OK) {
+        status = st_writer_commit(&w, e);
+    } else {
+        st_writer_abort(&w);
+    }
+    mem_free(piece);
+    mem_free(path);
+    return status;
+}
+
+static enum status save_state(const struct session *s, const struct trainer_state *state,
+                              const char *folder, struct err *e) {
+    cJSON *const json = cJSON_CreateObject();
+    json_add_i64(json, "step", state->step);
+    json_add_i64(json, "updates", s->optimizer.updates);
+    json_add_i64(json, "trained_tokens", state->trained_tokens);
+    char *path = file_join(folder, "trainer_state.json");
+    const enum status status = json_write_file(path, json, e);
+    mem_free(path);
+    cJSON_Delete(json);
+    return status;
+}
+
+static enum status save_weights(const struct session *s, const char *base, const char *folder,
+                                struct err *e) {
+    const struct model *const m = &s->model;
+    if (m->options.lora) return adapter_save(m, base, folder, e);
+    char *path = file_join(folder, "model.safetensors");
+    const enum status status = weights_save(m, m->params, m->param_count, ST_F32, path, e);
+    mem_free(path);
+    return status;
+}
+
+static int compare_steps(const void *a, const void *b) {
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y ? 1 : 0;
+}
+
+/* Steps of all checkpoint folders, ascending. Caller frees. */
+static enum status list_steps(const char *run, int64_t **steps, size_t *count, struct err *e) {
+    char *folder = rundir_checkpoints(run);
+    char **names = NULL;
+    size_t name_count = 0;
+    *steps = NULL;
+    *count = 0;
+    enum status status = STATUS_OK;
+    if (file_is_folder(folder)) status = file_list(folder, &names, &name_count, e);
+    if (status == STATUS_OK) {
+        *steps = mem_new(name_count, sizeof **steps);
+        for (size_t i = 0; i < name_count; i++) {
+            const int64_t step = rundir_checkpoint_step(names[i]);
+            if (step >= 0) (*steps)[(*count)++] = step;
+        }
+        qsort(*steps, *count, sizeof **steps, compare_steps);
+    }
+    file_names_free(names, name_count);
+    mem_free(folder);
+    return status;
+}
+
+static enum status remove_old(const char *run, int64_t keep, struct err *e) {
+    int64_t *steps = NULL;
+    size_t count = 0;
+    enum status status = list_steps(run, &steps, &count, e);
+    for (size_t i = 0; status == STATUS_OK && keep > 0 && i + (size_t)keep < count; i++) {
+        char *path = rundir_checkpoint(run, steps[i]);
+        status = file_remove_all(path, e);
+        mem_free(path);
+    }
+    mem_free(steps);
+    return status;
+}
+
+enum status checkpoint_save(struct session *s, const struct trainer_state *state,
+                            const struct checkpoint_place *place, struct err *e) {
+    arena_enter(s->arena, PHASE_CHECKPOINT);
+    char *path = rundir_checkpoint(place->run, state->step), *folder = NULL;
+    enum status status = STATUS_OK;
+    GUARD(folder_begin(path, &folder, e));
+    GUARD(save_weights(s, place->base, folder, e));
+    GUARD(save_optimizer(&s->optimizer, folder, e));
+    GUARD(save_state(s, state, folder, e));
+    GUARD(manifest_write(folder, e));
+    GUARD(folder_commit(&folder, path, e));
+    GUARD(remove_old(place->run, place->keep, e));
+done:
+    folder_abort(&folder);
+    mem_free(path);
+    return status;
+}
+
+enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, struct err *e) {
+    int64_t *steps = NULL;
+    size_t count = 0;
+    *step = *damaged = 0;
+    TRY(list_steps(run, &steps, &count, e));
+    while (count > 0 && *step == 0) {
+        const int64_t candidate = steps[--count];
+        char *path = rundir_checkpoint(run, candidate);
+        struct err damage = {0};
+        if (manifest_verify(path, &damage) == STATUS_OK) {
+            *step = candidate;
+        } else {
+            ++*damaged;
+        }
+        mem_free(path);
+    }
+    mem_free(steps);
+    return STATUS_OK;
+}
+
+static enum status load_flat(struct tensor *t, const struct st_set *set, const char *name,
+                             float *piece, struct err *e) {
+    const struct st_tensor *const stored = st_find(set, name);
+    FAIL_IF(!stored || stored->elements != tensor_count(t), STATUS_INVALID,
+            "%s: %s does not have the %lld elements of this model", set->paths[0], name,
+            (long long)tensor_count(t));
+    for (int64_t first = 0; first < stored->elements; first += PIECE_ELEMENTS) {
+        const int64_t left = stored->elements - first,
+                      part = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+        TRY(st_read_f32(stored, first, part, piece, e));
+        TRY(device_upload(t->space->device, tensor_f32(t) + first, piece, part * 4, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status load_optimizer(struct optimizer *o, const char *folder, struct err *e) {
+    char *path = file_join(folder, "optimizer.safetensors");
+    float *const piece = mem_new(PIECE_ELEMENTS, sizeof *piece);
+    struct st_set set = {0};
+    enum status status = st_open_file(&set, path, e);
+    if (status == STATUS_OK) status = load_flat(o->exp_avg, &set, "exp_avg", piece, e);
+    if (status == STATUS_OK) status = load_flat(o->exp_avg_sq, &set, "exp_avg_sq", piece, e);
+    st_close(&set);
+    mem_free(piece);
+    mem_free(path);
+    return status;
+}
+
+static enum status load_state(struct session *s, const char *folder, struct trainer_state *state,
+                              struct err *e) {
+    char *path = file_join(folder, "trainer_state.json");
+    cJSON *json = NULL;
+    enum status status = json_read_file(path, STATE_BYTES_MAX, &json, e);
+    if (status == STATUS_OK) status = json_get_i64(json, "step", &state->step, e);
+    if (status == STATUS_OK) status = json_get_i64(json, "updates", &s->optimizer.updates, e);
+    if (status == STATUS_OK)
+        status = json_get_i64(json, "trained_tokens", &state->trained_tokens, e);
+    cJSON_Delete(json);
+    mem_free(path);
+    return status;
+}
+
+static enum status load_weights(struct session *s, const char *folder, struct err *e) {
+    struct model *const m = &s->model;
+    if (m->options.lora) return adapter_load(m, folder, e);
+    char *path = file_join(folder, "model.safetensors");
+    struct st_set set = {0};
+    enum status status = st_open_file(&set, path, e);
+    if (status == STATUS_OK) status = weights_load_params(m, m->params, m->param_count, &set, e);
+    st_close(&set);
+    mem_free(path);
+    return status;
+}
+
+enum status checkpoint_load(struct session *s, const char *run, int64_t step,
+                            struct trainer_state *state, struct err *e) {
+    char *folder = rundir_checkpoint(run, step);
+    enum status status = load_weights(s, folder, e);
+    if (status == STATUS_OK) status = load_optimizer(&s->optimizer, folder, e);
+    if (status == STATUS_OK) status = load_state(s, folder, state, e);
+    if (status != STATUS_OK) err_prefix(e, "resuming from %s", folder);
+    mem_free(folder);
+    return status;
+}

@@ -1,0 +1,42 @@
+/* checkpoint.h - a run's state on disk, written under a temporary name with a manifest of hashes
+ * and then renamed, so that a crash at any moment leaves the last complete one.
+ *
+ *   checkpoints/step-N/  adapter_config.json + adapter_model.safetensors (LoRA) or
+ * model.safetensors (full), f32 masters optimizer.safetensors   exp_avg and exp_avg_sq, flat, f32
+ *                        trainer_state.json      {"step","updates","trained_tokens"}
+ *                        manifest.json */
+#ifndef PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H
+#define PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H
+
+#include "engine/train/session.h"
+
+struct trainer_state {
+    int64_t step; /* optimizer steps done */
+    int64_t trained_tokens;
+};
+
+/* Writes checkpoints/step-N and removes the oldest beyond `keep` (0: none is removed). `base` goes
+ * into the adapter's config. STATUS_NO_SPACE leaves the earlier checkpoints and no rest of this
+ * one. */
+struct checkpoint_place {
+    const char *run;
+    const char *base;
+    int64_t keep;
+};
+enum status checkpoint_save(struct session *s, const struct trainer_state *state,
+                            const struct checkpoint_place *place, struct err *e);
+
+/* The newest checkpoint whose manifest holds: its step, or 0 when there is none. Damaged ones are
+ * passed over and counted in *damaged. */
+enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, struct err *e);
+/* Restores weights or adapter, optimizer states and counters from checkpoints/step-N. */
+enum status checkpoint_load(struct session *s, const char *run, int64_t step,
+                            struct trainer_state *state, struct err *e);
+
+/* Writes the result of a finished run: adapter/ in PEFT layout, or model/ in Hugging Face layout
+ * (config, tokenizer files and weights in the base model's dtype). *name is "adapter" or "model".
+ */
+enum status result_save(struct session *s, const char *run, const char *base, const char **name,
+                        struct err *e);
+
+#endif

@@ -1,0 +1,139 @@
+/* inspect.c - describing a model folder, and letting it speak. */
+#include "engine/train/inspect.h"
+
+#include "engine/model/weights.h"
+#include "engine/train/generate.h"
+#include "engine/train/session.h"
+
+enum { ANSWER_TOKENS_MAX = 128, ANSWER_LENGTH_MAX = 4096 };
+
+/* Names and shapes that the config wants, against what is stored. */
+struct check {
+    const struct st_set *set;
+    const char *folder;
+    struct err *e;
+};
+
+static bool check_tensor(void *context, const struct model_tensor *wanted) {
+    struct check *const check = context;
+    const struct st_tensor *const t = st_find(check->set, wanted->name);
+    if (!t) {
+        err_set(check->e, STATUS_INVALID, "%s: the weights hold no tensor %s", check->folder,
+                wanted->name);
+        return false;
+    }
+    bool same = t->rank == wanted->rank;
+    for (int64_t i = 0; same && i < wanted->rank; i++) {
+        same = t->shape[i] == wanted->shape[i];
+    }
+    if (!same)
+        err_set(check->e, STATUS_INVALID, "%s: %s does not have the shape that config.json says",
+                t->file, t->name);
+    return same;
+}
+
+static enum status describe(const char *folder, const struct model_config *c,
+                            const struct st_set *set, cJSON *json, struct err *e) {
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat_template = NULL;
+    TRY(tokenizer_open(&tokenizer, folder, e));
+    json_add_i64(json, "tokenizer_size", tokenizer_size(tokenizer));
+    tokenizer_free(tokenizer);
+    const enum status status = chat_template_open(&chat_template, folder, e);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND) return status;
+    err_clear(e);
+    json_add_bool(json, "chat_template", status == STATUS_OK);
+    chat_template_free(chat_template);
+    int64_t bytes = 0;
+    for (int64_t i = 0; i < set->count; i++) {
+        bytes += set->tensors[i].bytes;
+    }
+    json_add_string(json, "model_type", c->model_type);
+    json_add_string(json, "architecture", c->architecture);
+    json_add_i64(json, "parameters", model_parameter_count(c));
+    json_add_i64(json, "layers", c->layers);
+    json_add_i64(json, "hidden_size", c->hidden_size);
+    json_add_i64(json, "vocab_size", c->vocab_size);
+    json_add_i64(json, "max_position_embeddings", c->max_position_embeddings);
+    json_add_string(json, "torch_dtype", c->torch_dtype[0] ? c->torch_dtype : NULL);
+    json_add_i64(json, "weights_bytes", bytes);
+    return STATUS_OK;
+}
+
+enum status inspect_model(const char *folder, cJSON **out, struct err *e) {
+    struct model_config config;
+    struct st_set set = {0};
+    cJSON *json = cJSON_CreateObject();
+    struct check check = {.set = &set, .folder = folder, .e = e};
+    enum status status = STATUS_OK;
+    GUARD(model_config_load(&config, folder, e));
+    GUARD(st_open_folder(&set, folder, e));
+    model_tensors(&config, check_tensor, &check);
+    GUARD(e->status);
+    GUARD(describe(folder, &config, &set, json, e));
+    *out = json;
+    json = NULL;
+done:
+    st_close(&set);
+    cJSON_Delete(json);
+    return status;
+}
+
+static enum status answer(struct session *s, const char *folder, const char *prompt,
+                          struct str *text, struct err *e) {
+    struct tokenizer *tokenizer = NULL;
+    struct chat_template *chat_template = NULL;
+    TRY(tokenizer_open(&tokenizer, folder, e));
+    enum status status = chat_template_open(&chat_template, folder, e);
+    if (status == STATUS_NOT_FOUND) {
+        err_clear(e);
+        status = STATUS_OK;
+    }
+    const struct speaker speaker = {
+        .model = &s->model, .tokenizer = tokenizer, .chat_template = chat_template};
+    const struct generate_options options = {.tokens_max = ANSWER_TOKENS_MAX,
+                                             .length_max = ANSWER_LENGTH_MAX};
+    if (status == STATUS_OK) status = generate_answer(&speaker, prompt, &options, text, e);
+    chat_template_free(chat_template);
+    tokenizer_free(tokenizer);
+    return status;
+}
+
+/* A spec that says: this model, this adapter. */
+static enum status read_spec(struct spec *spec, const char *folder, const char *adapter,
+                             struct err *e) {
+    cJSON *const json = cJSON_CreateObject();
+    json_add_string(json, "model", folder);
+    if (adapter) json_add_string(json, "adapter_name_or_path", adapter);
+    const enum status status = spec_parse(spec, json, e);
+    cJSON_Delete(json);
+    return status;
+}
+
+enum status inspect_answer(const char *folder, const char *prompt, const char *adapter, cJSON **out,
+                           struct err *e) {
+    struct spec spec = {0};
+    struct session_options options = {0};
+    struct session session = {0};
+    struct model_config config;
+    struct weights_report report;
+    struct str text = {0};
+    const struct session_place place = {.device = "cpu"};
+    enum status status = STATUS_OK;
+    GUARD(read_spec(&spec, folder, adapter, e));
+    GUARD(model_config_load(&config, folder, e));
+    GUARD(session_options_read(&options, &spec, e));
+    if (!adapter) options.model.lora = false;
+    GUARD(session_open(&session, &place, &config, &options, e));
+    GUARD(session_load(&session, &spec, &report, e));
+    GUARD(answer(&session, folder, prompt, &text, e));
+    *out = cJSON_CreateObject();
+    json_add_string(*out, "prompt", prompt);
+    json_add_string(*out, "text", str_text(&text));
+done:
+    str_release(&text);
+    session_close(&session);
+    session_options_release(&options);
+    spec_release(&spec);
+    return status;
+}

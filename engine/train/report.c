@@ -1,0 +1,157 @@
+/* report.c - events from the trainer's numbers. The fields are listed in engine/events.h. */
+#include "engine/train/report.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+
+enum status report_phase(struct event_log *log, const char *phase, struct err *e) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_string(fields, "phase", phase);
+    return event_write(log, EVENT_PHASE, fields, e);
+}
+
+enum status report_log(struct event_log *log, const char *level, const char *message,
+                       struct err *e) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_string(fields, "level", level);
+    json_add_string(fields, "message", message);
+    return event_write(log, EVENT_LOG, fields, e);
+}
+
+cJSON *report_counts(const struct dataset_counts *c) {
+    cJSON *const json = cJSON_CreateObject();
+    json_add_i64(json, "rows", c->rows);
+    json_add_i64(json, "samples", c->samples);
+    json_add_i64(json, "tokens", c->tokens);
+    json_add_i64(json, "trained_tokens", c->trained_tokens);
+    json_add_i64(json, "longest", c->longest);
+    json_add_i64(json, "rows_cut", c->rows_cut);
+    json_add_i64(json, "rows_untrained", c->rows_untrained);
+    json_add_i64(json, "rows_answer_cut", c->rows_answer_cut);
+    json_add_i64(json, "control_tokens", c->control_tokens);
+    json_add_i64(json, "open_answers", c->open_answers);
+    json_add_i64(json, "rows_extra_keys", c->rows_extra_keys);
+    return json;
+}
+
+enum status report_start(struct event_log *log, const struct start_report *r, struct err *e) {
+    const struct dataset_counts *const c = &r->corpus->train.counts;
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "total_steps", r->corpus->total_steps);
+    json_add_i64(fields, "steps_per_epoch", r->corpus->batcher.steps_per_epoch);
+    json_add_number(fields, "num_train_epochs", r->spec->num_train_epochs);
+    json_add_i64(fields, "rows", c->rows);
+    json_add_i64(fields, "samples", c->samples);
+    json_add_i64(fields, "tokens", c->tokens);
+    json_add_i64(fields, "trained_tokens", c->trained_tokens);
+    json_add_i64(fields, "longest", c->longest);
+    cJSON_AddItemToObject(fields, "counts", report_counts(c));
+    json_add_i64(fields, "planned_peak_bytes", r->plan->stats.allocated_peak);
+    json_add_i64(fields, "capacity_bytes", r->capacity);
+    json_add_i64(fields, "parameters", r->plan->parameters);
+    json_add_i64(fields, "trainable_parameters", r->plan->trainable_parameters);
+    json_add_string(fields, "device", r->device->detail);
+    json_add_i64(fields, "resumed_from_step", r->resumed_from_step);
+    return event_write(log, EVENT_START, fields, e);
+}
+
+static double ratio(double a, int64_t b) {
+    return b > 0 ? a / (double)b : 0;
+}
+
+enum status report_step(struct event_log *log, const struct step_report *r, struct err *e) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", r->step);
+    json_add_i64(fields, "total_steps", r->total_steps);
+    event_add_number(fields, "epoch", r->epoch);
+    event_add_number(fields, "loss", r->loss);
+    event_add_number(fields, "grad_norm", r->grad_norm);
+    event_add_number(fields, "learning_rate", r->learning_rate);
+    event_add_number(fields, "mean_token_accuracy", ratio((double)r->correct, r->trained_tokens));
+    json_add_i64(fields, "tokens", r->tokens);
+    json_add_i64(fields, "trained_tokens", r->trained_tokens);
+    event_add_number(fields, "tokens_per_second",
+                     r->seconds > 0 ? (double)r->tokens / r->seconds : 0);
+    event_add_number(fields, "seconds", r->seconds);
+    return event_write(log, EVENT_STEP, fields, e);
+}
+
+/* Resident bytes of this process, from /proc; 0 where there is none. */
+static int64_t host_used(void) {
+    struct str text = {0};
+    struct err none = {0};
+    int64_t bytes = 0;
+    if (file_read("/proc/self/statm", 4096, &text, &none) == STATUS_OK) {
+        char *const resident = strchr(str_text(&text), ' ');
+        char *const end = resident ? strchr(resident + 1, ' ') : NULL;
+        if (end) *end = 0;
+        if (end && str_to_i64(resident + 1, "statm", &bytes, &none) == STATUS_OK) bytes *= 4096;
+    }
+    str_release(&text);
+    return bytes;
+}
+
+static cJSON *categories_to_json(const int64_t by_category[CATEGORY_COUNT]) {
+    cJSON *const json = cJSON_CreateObject();
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
+        json_add_i64(json, category_name((enum category)i), by_category[i]);
+    }
+    return json;
+}
+
+enum status report_memory(struct event_log *log, const struct session *s, int64_t step,
+                          const char *phase, struct err *e) {
+    struct arena_stats stats;
+    arena_get_stats(s->arena, &stats);
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", step);
+    json_add_string(fields, "phase", phase);
+    /* Between steps the activations are gone; what the chart needs is what was held when it was
+     * fullest. */
+    cJSON_AddItemToObject(fields, "categories", categories_to_json(stats.at_peak));
+    json_add_i64(fields, "allocated", stats.allocated);
+    json_add_i64(fields, "reserved", stats.reserved);
+    json_add_i64(fields, "peak", stats.allocated_peak);
+    json_add_i64(fields, "largest_free_block", stats.largest_free_block);
+    json_add_i64(fields, "capacity", stats.capacity);
+    const int64_t host = host_used();
+    json_add_i64(fields, "device_used", host);
+    json_add_i64(fields, "device_total", s->device->total_bytes);
+    json_add_i64(fields, "host_used", host);
+    return event_write(log, EVENT_MEMORY, fields, e);
+}
+
+enum status report_eval(struct event_log *log, int64_t step, const struct step_sums *sums,
+                        double seconds, struct err *e) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", step);
+    event_add_number(fields, "loss", ratio(sums->loss, sums->trained));
+    event_add_number(fields, "mean_token_accuracy", ratio((double)sums->correct, sums->trained));
+    json_add_i64(fields, "trained_tokens", sums->trained);
+    event_add_number(fields, "seconds", seconds);
+    return event_write(log, EVENT_EVAL, fields, e);
+}
+
+enum status report_shortage(struct event_log *log, const struct arena_shortage *s, struct err *e) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_string(fields, "phase", phase_name(s->phase));
+    json_add_string(fields, "category", category_name(s->category));
+    json_add_i64(fields, "requested", s->requested);
+    json_add_i64(fields, "allocated", s->allocated);
+    json_add_i64(fields, "reserved", s->reserved);
+    json_add_i64(fields, "capacity", s->capacity);
+    json_add_i64(fields, "largest_free_block", s->largest_free_block);
+    cJSON_AddItemToObject(fields, "categories", categories_to_json(s->by_category));
+    return event_write(log, EVENT_OOM, fields, e);
+}
+
+void report_error(struct event_log *log, const struct err *failure) {
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_string(fields, "status", status_name(failure->status));
+    json_add_string(fields, "message", failure->text);
+    json_add_string(fields, "param", failure->param[0] ? failure->param : NULL);
+    struct err ignored = {0}; /* the log itself may be what failed; the exit code still says so */
+    event_write(log, EVENT_ERROR, fields, &ignored);
+}

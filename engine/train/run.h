@@ -1,0 +1,21 @@
+/* run.h - a whole run in a run directory (engine/rundir.h): load, plan, train, evaluate,
+ * checkpoint, resume, export. */
+#ifndef PLIMSOLL_ENGINE_TRAIN_RUN_H
+#define PLIMSOLL_ENGINE_TRAIN_RUN_H
+
+#include <signal.h>
+
+#include "base/json.h"
+#include "engine/events.h"
+
+/* Runs until done. *stop is set by a signal handler: the step in progress is finished, a checkpoint
+ * is written, and the result is STATUS_INTERRUPTED. Every failure has been written as an `error`
+ * event when this returns. */
+enum status run_execute(const char *folder, const volatile sig_atomic_t *stop, bool echo,
+                        struct err *e);
+
+/* What `plimsoll-engine plan SPEC` prints: the plan of the spec, its data counted. Caller frees
+ * *out with cJSON_Delete. */
+enum status run_plan(const char *spec_path, cJSON **out, struct err *e);
+
+#endif
