@@ -5,10 +5,12 @@
 // redraws a second, the readout above it, and dragging over a stretch of steps to look at it closely.
 import uPlot from "../vendor/uplot.js";
 import { html, useEffect, useLayoutEffect, useRef } from "../lib/html.js";
-import { formatCount, formatNumber } from "../lib/format.js";
+import { formatCompact, formatNumber } from "../lib/format.js";
+import { lastOf } from "../lib/series.js";
 
 const REDRAW_MS = 200;
 const DRAG_MIN_PX = 8; // less is a click, not a stretch
+const COMPACT_FROM = 10_000; // from here on a step axis says 10K
 const AXIS_FONT = "12px system-ui, sans-serif";
 
 // A canvas cannot use a CSS variable, and the variables hold expressions (light-dark, color-mix): let an element
@@ -22,6 +24,9 @@ function colour(name) {
     return color;
 }
 
+// 1, 2, 5, 10, ...: a step is never split.
+const WHOLE_STEPS = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3));
+
 function axes(plot) {
     const common = {
         stroke: colour("--muted"),
@@ -34,13 +39,13 @@ function axes(plot) {
             ...common,
             grid: { show: false },
             size: 28,
-            space: 70,
-            incrs: [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((e) => n * 10 ** e)).sort((a, b) => a - b),
-            values: (_, ticks) => ticks.map((tick) => formatCount(tick)),
+            space: 48,
+            incrs: WHOLE_STEPS,
+            values: (_, ticks) => ticks.map((tick) => (lastOf(ticks) >= COMPACT_FROM ? formatCompact(tick) : formatNumber(tick))),
         },
         {
             ...common,
-            size: 68,
+            size: 60,
             space: 36,
             ...(plot.increments ? { incrs: plot.increments } : {}),
             values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : plot.format(tick))),
@@ -82,10 +87,11 @@ function options(plot, size, handlers) {
     const colours = palette();
     return {
         ...size,
-        padding: [10, 12, 0, 0],
+        padding: [10, 22, 0, 0],
         legend: { show: false },
         focus: { alpha: 1 },
         cursor: {
+            y: false,
             sync: { key: plot.sync, setSeries: false },
             drag: { x: true, y: false, setScale: false },
             points: { show: false },

@@ -1,6 +1,6 @@
 // components/checkpoints.js - the checkpoints of a job, newest first.
 import { html } from "../lib/html.js";
-import { formatDateTime, formatNumber, formatSignificant } from "../lib/format.js";
+import { formatDateTime, formatNumber, formatLoss } from "../lib/format.js";
 
 export function Checkpoints({ checkpoints }) {
     if (checkpoints.length === 0) {
@@ -9,7 +9,7 @@ export function Checkpoints({ checkpoints }) {
     const held = checkpoints.some((c) => typeof c.metrics?.full_valid_loss === "number");
     return html`<section class="card" aria-label="Checkpoints">
         <h2>Checkpoints</h2>
-        <div class="table-scroll">
+        <div class="table-scroll table-short" tabindex="0" role="region" aria-label="Checkpoints">
             <table class="table">
                 <thead>
                     <tr>
@@ -23,8 +23,8 @@ export function Checkpoints({ checkpoints }) {
                     ${checkpoints.map(
                         (c) => html`<tr key=${c.id}>
                             <td class="num">${formatNumber(c.step_number)}</td>
-                            <td class="num">${formatSignificant(c.metrics?.train_loss)}</td>
-                            ${held && html`<td class="num">${formatSignificant(c.metrics?.full_valid_loss)}</td>`}
+                            <td class="num">${formatLoss(c.metrics?.train_loss)}</td>
+                            ${held && html`<td class="num">${formatLoss(c.metrics?.full_valid_loss)}</td>`}
                             <td>${formatDateTime(c.created_at)}</td>
                         </tr>`,
                     )}

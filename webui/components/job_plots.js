@@ -7,6 +7,7 @@ import {
     formatBytes,
     formatCount,
     formatLearningRate,
+    formatLoss,
     formatPercent,
     formatSignificant,
     humanize,
@@ -81,7 +82,7 @@ const forLog = (column, log) => (log ? column.map((v) => (v > 0 ? v : null)) : c
 const text = (format, value) => (value === null ? NONFINITE : format(value));
 
 // A step metric: every step thin, the smoothed line over it.
-function smoothedPlot({ name, title, key, colour, format, look }) {
+function smoothedPlot({ name, title, key, colour, format, axisFormat = format, look }) {
     const smoothed = look.smoothing > 0;
     const columns = (view) => {
         const { step } = view.steps;
@@ -102,7 +103,7 @@ function smoothedPlot({ name, title, key, colour, format, look }) {
         log: look.log,
         series,
         legend,
-        format,
+        format: axisFormat,
         steps: (view) => view.steps.step,
         data: (view) => [view.steps.step, ...columns(view)],
         readout: (view, row) => columns(view).map((column) => text(format, column[row])),
@@ -155,7 +156,8 @@ export function stepPlots(view, look) {
         title: "Loss",
         key: "loss",
         colour: "--c-loss",
-        format: formatSignificant,
+        format: formatLoss,
+        axisFormat: formatSignificant,
         look,
     });
     const accuracy = smoothedPlot({
@@ -169,7 +171,7 @@ export function stepPlots(view, look) {
     const plain = (name, title, colour, format, itsLook) =>
         smoothedPlot({ name, title, key: name, colour, format, look: itsLook });
     return {
-        loss: withEval(loss, "loss", view, formatSignificant),
+        loss: withEval(loss, "loss", view, formatLoss),
         accuracy: withEval(accuracy, "mean_token_accuracy", view, percent),
         others: [
             plain("learning_rate", "Learning rate", "--c-rate", formatLearningRate, {
@@ -192,6 +194,7 @@ function drawLoadLine(u, capacity, colour) {
     const { ctx } = u;
     const radius = 7 * devicePixelRatio;
     ctx.save();
+    ctx.setLineDash([]);
     ctx.strokeStyle = colour("--c-load-line");
     ctx.lineWidth = 2 * devicePixelRatio;
     ctx.beginPath();

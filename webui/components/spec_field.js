@@ -13,6 +13,17 @@ const LABELS = {
     learning_rate: "Learning rate",
     finetuning_type: "Train",
     bf16: "bf16 arithmetic",
+    lr_scheduler_type: "Schedule",
+    lora_alpha: "LoRA alpha",
+    lora_dropout: "LoRA dropout",
+    use_rslora: "rsLoRA",
+    use_dora: "DoRA",
+    max_grad_norm: "Longest gradient",
+    adapter_name_or_path: "Start from an adapter",
+    per_device_eval_batch_size: "Evaluation batch size",
+    loss_chunk_rows: "Rows of logits at a time",
+    "data.mask": "Learn from",
+    "memory.cap": "Memory cap",
 };
 const CHOICE_LABELS = { finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" } };
 
@@ -49,7 +60,7 @@ function Control({ spec, id, field, invalid, describedBy, onInput }) {
         ...${common}
         inputmode=${mode}
         autocomplete="off"
-        spellcheck="false"
+        spellcheck=${false}
         placeholder=${spec.default === null ? "not set" : undefined}
         value=${field}
         onInput=${input}
@@ -57,7 +68,7 @@ function Control({ spec, id, field, invalid, describedBy, onInput }) {
 }
 
 function hintParts(key) {
-    const parts = [key.help, boundsText(key) && `Range: ${boundsText(key)}.`];
+    const parts = [key.help, boundsText(key) && `${humanize(boundsText(key))}.`];
     if (key.type === "strings") {
         parts.push("One a line.");
     }
@@ -86,10 +97,10 @@ export function SpecField({ spec, field, error, onChange }) {
             <label class="label" for=${id}>${labelOf(spec)}</label>
             ${changed &&
             html`<button type="button" class="link small" onClick=${() => onChange(undefined)}
-                aria-label=${`Put ${labelOf(spec)} back to its default`}>Changed · undo</button>`}
+                aria-label=${`Put ${labelOf(spec)} back to its default`}>undo</button>`}
         </div>
         ${!isSwitch && control}
         ${message && html`<p id=${`${id}-error`} class="error-text" role="alert">${message}</p>`}
-        <p id=${`${id}-hint`} class="hint"><code>${spec.path}</code> ${hintParts(spec)}</p>
+        <p id=${`${id}-hint`} class="hint">${hintParts(spec)} <code class="key">${spec.path}</code></p>
     </div>`;
 }

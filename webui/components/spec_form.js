@@ -1,7 +1,7 @@
 // components/spec_form.js - everything that can be set, behind "More": grouped, searchable, what was changed counted.
 import { html, useEffect, useState } from "../lib/html.js";
 import { SpecField } from "./spec_field.js";
-import { FIRST_KEYS, groupKeys, isChanged } from "../lib/spec.js";
+import { FIRST_KEYS, groupKeys, isChanged, OWN_KEYS } from "../lib/spec.js";
 
 const matches = (key, words) =>
     words.every((word) => `${key.path} ${key.help ?? ""}`.toLowerCase().includes(word));
@@ -23,7 +23,7 @@ function Group({ group, fields, errors, onField }) {
     </fieldset>`;
 }
 
-export function FirstFields({ keys, fields, errors, onField }) {
+export function FirstFields({ keys, fields, errors, onField, children }) {
     const full = (fields.finetuning_type ?? "lora") === "full";
     const shown = FIRST_KEYS.map((path) => keys.find((key) => key.path === path)).filter(
         (key) => key && !(full && key.path === "r"),
@@ -38,11 +38,12 @@ export function FirstFields({ keys, fields, errors, onField }) {
                 onChange=${(value) => onField(key.path, value)}
             />`,
         )}
+        ${children}
     </div>`;
 }
 
 export function MoreFields({ keys, fields, errors, onField }) {
-    const rest = keys.filter((key) => !FIRST_KEYS.includes(key.path));
+    const rest = keys.filter((key) => !FIRST_KEYS.includes(key.path) && !OWN_KEYS.has(key.path));
     const [search, setSearch] = useState("");
     const [open, setOpen] = useState(false);
     const faulty = rest.some((key) => errors[key.path]);

@@ -28,6 +28,17 @@ export function formatSignificant(value, digits = 4) {
     return value.toLocaleString(undefined, { maximumSignificantDigits: digits });
 }
 
+// A loss: always the same digits, so that it does not dance while it falls.
+export function formatLoss(value) {
+    if (!isNumber(value) || Math.abs(value) < 1e-3 || Math.abs(value) >= 1e4) {
+        return formatSignificant(value, 4);
+    }
+    return value.toLocaleString(undefined, {
+        minimumSignificantDigits: 4,
+        maximumSignificantDigits: 4,
+    });
+}
+
 // 2e-4, 1.25e-5: the way people write learning rates.
 export function formatScientific(value, digits = 3) {
     if (!isNumber(value)) {
@@ -46,11 +57,12 @@ export function formatLearningRate(value) {
         : formatScientific(value, 3);
 }
 
-export function formatCount(value) {
-    if (!isNumber(value) || Math.abs(value) < 1e4) {
-        return formatNumber(value);
-    }
+export function formatCompact(value) {
     return value.toLocaleString(undefined, { notation: "compact", maximumFractionDigits: 1 });
+}
+
+export function formatCount(value) {
+    return isNumber(value) && Math.abs(value) >= 1e4 ? formatCompact(value) : formatNumber(value);
 }
 
 export function formatBytes(bytes) {

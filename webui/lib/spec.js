@@ -28,7 +28,7 @@ const GROUPS = [
     ["Memory and device", /^(device|gradient_checkpointing|bf16|loss_chunk_rows|memory\..+)$/],
 ];
 
-const UNBOUNDED = 1e15; // bounds beyond this say nothing to a person
+const UNBOUNDED = 1e6; // bounds from here on say nothing to a person
 
 export function choicesOf(key) {
     return typeof key.choices === "string" ? key.choices.split("|") : (key.choices ?? []);
@@ -58,19 +58,25 @@ export function toField(key, value) {
 }
 
 function bounds(key) {
-    const low = typeof key.min === "number" && key.min > -UNBOUNDED ? key.min : null;
-    const high = typeof key.max === "number" && key.max < UNBOUNDED ? key.max : null;
-    return { low, high };
+    return { low: key.min ?? null, high: key.max ?? null };
 }
 
-// "1 to 64", "at least 1", "" - for the hint beside a number.
+function shownBounds(key) {
+    const { low, high } = bounds(key);
+    return {
+        low: low !== null && low > -UNBOUNDED ? low : null,
+        high: high !== null && high < UNBOUNDED ? high : null,
+    };
+}
+
+// "from 1 to 64", "at least 1", "" - for the hint below a number.
 export function boundsText(key) {
     if (key.type !== "int" && key.type !== "float") {
         return "";
     }
-    const { low, high } = bounds(key);
+    const { low, high } = shownBounds(key);
     if (low !== null && high !== null) {
-        return `${low} to ${high}`;
+        return `from ${low} to ${high}`;
     }
     if (low !== null) {
         return `at least ${low}`;
@@ -87,7 +93,7 @@ function parseNumber(key, text) {
     const value = Number(text);
     const { low, high } = bounds(key);
     if ((low !== null && value < low) || (high !== null && value > high)) {
-        return { error: `Must be ${boundsText(key)}.` };
+        return { error: `Must be ${boundsText(key) || `at most ${high}`}.` };
     }
     return { value };
 }

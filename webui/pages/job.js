@@ -19,7 +19,7 @@ import {
     formatDuration,
     formatNumber,
     formatPercent,
-    formatSignificant,
+    formatLoss,
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
 import { jobName, modelName } from "./jobs.js";
@@ -59,10 +59,10 @@ function Facts({ job, memory }) {
         ${job.status === "queued" &&
         p.queue_position > 0 &&
         html`<${Fact} name="Place in the queue">${formatNumber(p.queue_position)}<//>`}
-        <${Fact} name="Loss">${formatSignificant(p.loss)}<//>
+        <${Fact} name="Loss">${formatLoss(p.loss)}<//>
         ${typeof p.epoch === "number" && html`<${Fact} name="Epoch">${formatNumber(p.epoch, 2)}<//>`}
         <${Fact} name="Speed">${formatCount(p.tokens_per_second)} tokens/s<//>
-        ${!over && html`<${Fact} name="Time left">${formatDuration(p.eta_seconds)}<//>`}
+        ${job.status === "running" && html`<${Fact} name="Time left">${formatDuration(p.eta_seconds)}<//>`}
         ${over && html`<${Fact} name="Took">${formatDuration(runTime(job))}<//>`}
         ${memory.peak > 0 &&
         html`<${Fact} name="Memory peak">

@@ -5,9 +5,9 @@
 import { html, useState } from "../lib/html.js";
 import { get, jobsPath } from "../lib/api.js";
 import { ErrorNote, Loading } from "../components/alert.js";
-import { isActive, isFinished, phaseWord, Pill, Progress } from "../components/status.js";
+import { isFinished, phaseWord, Pill, Progress } from "../components/status.js";
 import { LoadLine } from "../components/shell.js";
-import { formatAgo, formatDateTime, formatDuration, formatSignificant } from "../lib/format.js";
+import { formatAgo, formatDateTime, formatDuration, formatLoss } from "../lib/format.js";
 import { jobHref } from "../lib/router.js";
 import { usePolling } from "../lib/polling.js";
 
@@ -44,19 +44,21 @@ const EXAMPLE = [
     '{"text":"Any text to learn from."}',
 ].join("\n");
 
-function timeText(job) {
-    const finished = job.finished_at ?? null;
-    if (isFinished(job.status) && finished !== null) {
-        return `${formatAgo(finished)}, took ${formatDuration(finished - startOf(job))}`;
+// Two short lines: when, and how long.
+function timeTexts(job) {
+    const { finished_at: finished, created_at: created } = job;
+    const { started_at: started, eta_seconds: left } = job.plimsoll ?? {};
+    if (isFinished(job.status) && finished) {
+        return [formatAgo(finished), finished >= started ? `took ${formatDuration(finished - started)}` : ""];
     }
-    const left = job.plimsoll?.eta_seconds;
-    if (job.status === "running" && typeof left === "number") {
-        return `${formatDuration(left)} left`;
+    if (job.status === "running" && started > 0) {
+        return [
+            typeof left === "number" ? `${formatDuration(left)} left` : "",
+            `started ${formatAgo(started)}`,
+        ];
     }
-    return formatAgo(job.created_at);
+    return [formatAgo(created), ""];
 }
-
-const startOf = (job) => job.plimsoll?.started_at ?? job.created_at;
 
 function stateText(job) {
     const { phase, queue_position: position } = job.plimsoll ?? {};
@@ -79,13 +81,15 @@ function JobRow({ job }) {
             <${Pill} status=${job.status} /><span class="muted clip" title=${stateText(job)}>${stateText(job)}</span>
         </div>
         <div class="job-progress">
-            ${(isActive(job.status) || job.plimsoll?.total_steps > 0) &&
+            ${(job.status === "running" || job.plimsoll?.total_steps > 0) &&
             html`<${Progress} job=${job} label=${`Progress of ${jobName(job)}`} />`}
         </div>
         <div class="job-loss">
-            ${typeof loss === "number" && html`<span class="muted">Loss</span> ${formatSignificant(loss)}`}
+            ${typeof loss === "number" && html`<span class="muted">Loss</span> ${formatLoss(loss)}`}
         </div>
-        <time class="job-time muted" title=${formatDateTime(job.created_at)}>${timeText(job)}</time>
+        <time class="job-time muted" title=${formatDateTime(job.created_at)}>
+            ${timeTexts(job).filter(Boolean).map((text) => html`<span key=${text}>${text}</span>`)}
+        </time>
     </li>`;
 }
 

@@ -127,21 +127,23 @@ function bodyOf(form, spec) {
 
 // { errors, failure, busy, start(form) }: checks here first, then asks the server.
 function useStart(keys) {
-    const [state, setState] = useState({ errors: {}, failure: null, busy: false });
+    const [state, setState] = useState({ errors: {}, failure: null, busy: false, refusals: 0 });
+    const refuse = (errors, failure) =>
+        setState((old) => ({ errors, failure, busy: false, refusals: old.refusals + 1 }));
     const start = async (form) => {
         const { spec, errors: specErrors } = buildSpec(keys, form.fields);
         const errors = problemsOf(form, specErrors);
         if (Object.keys(errors).length > 0) {
-            setState({ errors, failure: null, busy: false });
+            refuse(errors, null);
             return;
         }
-        setState({ errors: {}, failure: null, busy: true });
+        setState((old) => ({ ...old, errors: {}, failure: null, busy: true }));
         try {
             const job = await createJob(bodyOf(form, spec));
             goTo(jobHref(job.id));
         } catch (failure) {
             const field = fieldOfParam(failure.param);
-            setState({ errors: field ? { [field]: failure.message } : {}, failure, busy: false });
+            refuse(field ? { [field]: failure.message } : {}, failure);
         }
     };
     const forget = (path) =>
@@ -150,15 +152,15 @@ function useStart(keys) {
 }
 
 // After a refusal the first field that is wrong gets the focus.
-function useFocusOnError(form, errors) {
+function useFocusOnError(form, refusals) {
     useEffect(() => {
-        if (Object.values(errors).some(Boolean)) {
+        if (refusals > 0) {
             const wrong = form.current?.querySelector("[aria-invalid=true], .error-text");
             const target = wrong?.matches("input, select, textarea") ? wrong : wrong?.closest("section");
             target?.scrollIntoView({ block: "center" });
             target?.focus?.({ preventScroll: true });
         }
-    }, [errors]);
+    }, [refusals]);
 }
 
 function Section({ number, title, note, children }) {
@@ -199,6 +201,26 @@ function Data({ form, set, errors, files }) {
     <//>`;
 }
 
+function Suffix({ value, error, onInput }) {
+    return html`<div class="field">
+        <div class="label-line">
+            <label class="label" for="suffix">Name</label>
+        </div>
+        <input
+            id="suffix"
+            type="text"
+            maxlength="64"
+            placeholder="not set"
+            value=${value}
+            aria-describedby="suffix-hint"
+            aria-invalid=${error ? "true" : undefined}
+            onInput=${(event) => onInput(event.target.value)}
+        />
+        ${error && html`<p class="error-text" role="alert">${error}</p>`}
+        <p class="hint" id="suffix-hint">Helps you find the job and its result again. <code class="key">suffix</code></p>
+    </div>`;
+}
+
 function Start({ busy, failure, unknownField }) {
     return html`<div class="start">
         ${failure &&
@@ -213,9 +235,9 @@ function Start({ busy, failure, unknownField }) {
 
 function Form({ material }) {
     const [form, setForm] = useState(() => firstForm(material));
-    const { errors, failure, busy, start, forget } = useStart(material.keys);
+    const { errors, failure, busy, refusals, start, forget } = useStart(material.keys);
     const element = useRef(null);
-    useFocusOnError(element, errors);
+    useFocusOnError(element, refusals);
     const set = (name, field, value) => {
         forget(field);
         setForm((old) => ({ ...old, [name]: value }));
@@ -242,21 +264,9 @@ function Form({ material }) {
             />
         <//>
         <${Section} number="3" title="Settings">
-            <${FirstFields} ...${shared} />
-            <div class="field">
-                <label class="label" for="suffix">Name of the result</label>
-                <input
-                    id="suffix"
-                    type="text"
-                    maxlength="64"
-                    value=${form.suffix}
-                    aria-describedby="suffix-hint"
-                    aria-invalid=${errors.suffix ? "true" : undefined}
-                    onInput=${(event) => set("suffix", "suffix", event.target.value)}
-                />
-                ${errors.suffix && html`<p class="error-text" role="alert">${errors.suffix}</p>`}
-                <p class="hint" id="suffix-hint"><code>suffix</code> Optional. It helps you find the job again.</p>
-            </div>
+            <${FirstFields} ...${shared}>
+                <${Suffix} value=${form.suffix} error=${errors.suffix} onInput=${(text) => set("suffix", "suffix", text)} />
+            <//>
             <${MoreFields} ...${shared} />
         <//>
         <${Start} busy=${busy} failure=${failure} unknownField=${!known.has(fieldOfParam(failure?.param))} />
