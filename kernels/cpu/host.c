@@ -1,0 +1,89 @@
+/* host.c - what this processor is: its name, threads, instruction levels and memory. Read once, at
+ * device_open.
+ *
+ * The libraries for products do not always know new processors (Debian's OpenBLAS falls back to
+ * kernels of 2004 on them), so the engine looks by itself. AMX needs the system's leave besides the
+ * processor's bit: Linux grants the tile state per process, on request. */
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/str.h"
+#include "kernels/cpu/cpu.h"
+
+#if PLIMSOLL_X86
+#include <cpuid.h>
+
+enum {
+    ARCH_REQUEST_PERMISSION = 0x1023,
+    TILE_DATA = 18,
+    LEAF_BRAND = 0x80000002,
+    LEAF_FEATURES = 7
+};
+
+static void read_processor(struct cpu_host *host) {
+    unsigned words[13] = {0};
+    for (unsigned i = 0; i < 3; i++) {
+        unsigned *w = words + 4 * (size_t)i;
+        if (!__get_cpuid(LEAF_BRAND + i, w, w + 1, w + 2, w + 3)) return;
+    }
+    const char *brand = (const char *)words;
+    while (*brand == ' ') {
+        brand++;
+    }
+    snprintf(host->processor, sizeof host->processor, "%s", brand);
+}
+
+static bool may_use_amx_bf16(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid_count(LEAF_FEATURES, 0, &a, &b, &c, &d)) return false;
+    const bool bf16 = d >> 22 & 1, tile = d >> 24 & 1;
+    return bf16 && tile && syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, TILE_DATA) == 0;
+}
+
+static void read_levels(struct cpu_host *host) {
+    __builtin_cpu_init();
+    host->avx2 = __builtin_cpu_supports("x86-64-v3");
+    host->avx512 = __builtin_cpu_supports("x86-64-v4");
+    host->amx_bf16 = host->avx512 && may_use_amx_bf16();
+}
+#else
+static void read_processor(struct cpu_host *host) {
+    snprintf(host->processor, sizeof host->processor, "%s", "processor");
+}
+
+static void read_levels(struct cpu_host *host) {
+    host->avx2 = host->avx512 = host->amx_bf16 = false;
+}
+#endif
+
+static int64_t group_limit_bytes(void) {
+    enum { LIMIT_FILE_BYTES_MAX = 64 };
+    struct str text = {0};
+    int64_t limit = INT64_MAX;
+    struct err ignored = {0};
+    if (file_read("/sys/fs/cgroup/memory.max", LIMIT_FILE_BYTES_MAX, &text, &ignored) ==
+        STATUS_OK) {
+        while (text.len > 0 && text.data[text.len - 1] == '\n') {
+            str_truncate(&text, text.len - 1);
+        }
+        /* "max" is not a number: no limit. */
+        if (str_to_i64(str_text(&text), "memory.max", &limit, &ignored) != STATUS_OK)
+            limit = INT64_MAX;
+    }
+    str_release(&text);
+    return limit;
+}
+
+void cpu_host_read(struct cpu_host *host) {
+    memset(host, 0, sizeof *host);
+    read_processor(host);
+    read_levels(host);
+    host->threads = omp_get_max_threads();
+    const int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
+    const int64_t limit = group_limit_bytes();
+    host->total_bytes = limit < physical ? limit : physical;
+}

@@ -1,0 +1,84 @@
+/* glu.c - gated linear units: silu and the tanh form of gelu, forward and backward. */
+#include "kernels/cpu/simd/simd.h"
+#include "kernels/cpu/simd/math.h"
+
+/* gelu(x) = x/2 * (1 + tanh(A * (x + B x^3))), Hendrycks & Gimpel 2016; A = sqrt(2/pi). */
+#define GELU_A 0.7978845608028654f
+#define GELU_B 0.044715f
+
+static void silu_row(const float *gate, const float *up, float *out, int64_t width) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        out[i] = gate[i] * simd_logistic(gate[i]) * up[i];
+    }
+}
+
+static void gelu_row(const float *gate, const float *up, float *out, int64_t width) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        const float x = gate[i];
+        const float t = simd_tanh(GELU_A * (x + GELU_B * x * x * x));
+        out[i] = 0.5f * x * (1.0f + t) * up[i];
+    }
+}
+
+enum status SIMD(cpu_glu)(struct device *device, const struct glu_args *a, struct err *e) {
+    (void)device, (void)e;
+    const int64_t width = a->width;
+#pragma omp parallel for schedule(static) if (a->tokens * width > PARALLEL_MIN)
+    for (int64_t t = 0; t < a->tokens; t++) {
+        const float *gate = a->gate_up + 2 * t * width;
+        float *out = a->out + t * width;
+        if (a->activation == ACTIVATION_SILU) {
+            silu_row(gate, gate + width, out, width);
+        } else {
+            gelu_row(gate, gate + width, out, width);
+        }
+    }
+    return STATUS_OK;
+}
+
+/* d silu(x) = s + x s (1-s), with s the logistic function. */
+static void silu_backward_row(const float *gate, const float *up, const float *dout, float *dgate,
+                              float *dup, int64_t width) {
+    /* Each element is read before it is written: dgate and dup may be gate and up. */
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        const float x = gate[i], y = up[i], d = dout[i];
+        const float s = simd_logistic(x);
+        const float value = x * s;
+        dgate[i] = d * y * (s + value * (1.0f - s));
+        dup[i] = d * value;
+    }
+}
+
+static void gelu_backward_row(const float *gate, const float *up, const float *dout, float *dgate,
+                              float *dup, int64_t width) {
+#pragma omp simd
+    for (int64_t i = 0; i < width; i++) {
+        const float x = gate[i], y = up[i], d = dout[i];
+        const float t = simd_tanh(GELU_A * (x + GELU_B * x * x * x));
+        const float inner = GELU_A * (1.0f + 3.0f * GELU_B * x * x);
+        const float slope = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
+        dgate[i] = d * y * slope;
+        dup[i] = d * 0.5f * x * (1.0f + t);
+    }
+}
+
+enum status SIMD(cpu_glu_backward)(struct device *device, const struct glu_backward_args *a,
+                                   struct err *e) {
+    (void)device, (void)e;
+    const int64_t width = a->width;
+#pragma omp parallel for schedule(static) if (a->tokens * width > PARALLEL_MIN)
+    for (int64_t t = 0; t < a->tokens; t++) {
+        const float *gate = a->gate_up + 2 * t * width;
+        const float *dout = a->dout + t * width;
+        float *dgate = a->dgate_up + 2 * t * width;
+        if (a->activation == ACTIVATION_SILU) {
+            silu_backward_row(gate, gate + width, dout, dgate, dgate + width, width);
+        } else {
+            gelu_backward_row(gate, gate + width, dout, dgate, dgate + width, width);
+        }
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,105 @@
+/* loss.c - softmax cross-entropy with its gradient written over the logits. One row is read twice:
+ * once for its maximum and sum (online, Milakov & Gimelshein 2018, in blocks that stay in the first
+ * cache), once for the gradient. */
+#include <math.h>
+
+#include "kernels/cpu/simd/math.h"
+#include "kernels/cpu/simd/simd.h"
+
+enum { LOGIT_BLOCK = 2048 };
+
+static void cap_block(float *x, int64_t count, float softcap) {
+    const float inverse = 1.0f / softcap;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = softcap * simd_tanh(x[i] * inverse);
+    }
+}
+
+static float block_max(const float *x, int64_t count) {
+    float largest = x[0];
+#pragma omp simd reduction(max : largest)
+    for (int64_t i = 0; i < count; i++) {
+        largest = x[i] > largest ? x[i] : largest;
+    }
+    return largest;
+}
+
+static float block_sum(const float *x, int64_t count, float shift) {
+    float sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < count; i++) {
+        sum += simd_exp(x[i] - shift);
+    }
+    return sum;
+}
+
+/* x becomes scale * softmax(x); `top` and `sum` describe the row. */
+static void gradient_block(float *x, int64_t count, float top, float factor, float softcap) {
+    if (softcap > 0) {
+        const float inverse = 1.0f / softcap;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++) {
+            const float t = x[i] * inverse;
+            x[i] = simd_exp(x[i] - top) * factor * (1.0f - t * t);
+        }
+        return;
+    }
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        x[i] = simd_exp(x[i] - top) * factor;
+    }
+}
+
+/* Whether the label is the first of the largest logits. */
+static bool is_first_largest(const float *x, int64_t label, float top) {
+    if (!(x[label] >= top)) return false;
+    for (int64_t i = 0; i < label; i++) {
+        if (x[i] >= top) return false;
+    }
+    return true;
+}
+
+static void loss_row(const struct cross_entropy_args *a, int64_t row) {
+    float *x = a->logits + row * a->vocab;
+    const int64_t label = a->labels[row];
+    float top = -INFINITY;
+    double sum = 0;
+    for (int64_t from = 0; from < a->vocab; from += LOGIT_BLOCK) {
+        const int64_t count = simd_min(LOGIT_BLOCK, a->vocab - from);
+        if (a->softcap > 0) cap_block(x + from, count, a->softcap);
+        const float block = block_max(x + from, count);
+        if (block > top) {
+            sum *= exp((double)top - (double)block);
+            top = block;
+        }
+        sum += (double)block_sum(x + from, count, top);
+    }
+    a->losses[row] = (float)(log(sum) + (double)top - (double)x[label]);
+    a->correct[row] = is_first_largest(x, label, top);
+    if (!a->write_gradient) return;
+    const float capped = x[label];
+    const float factor = (float)((double)a->grad_scale / sum);
+    for (int64_t from = 0; from < a->vocab; from += LOGIT_BLOCK) {
+        gradient_block(x + from, simd_min(LOGIT_BLOCK, a->vocab - from), top, factor, a->softcap);
+    }
+    const float t = a->softcap > 0 ? capped / a->softcap : 0;
+    /* Not x[label] -= scale: near p = 1 the difference must keep its digits. */
+    const double rest = exp((double)capped - (double)top) / sum - 1.0;
+    x[label] = (float)(rest * (double)a->grad_scale * (1.0 - (double)t * (double)t));
+}
+
+enum status SIMD(cpu_cross_entropy)(struct device *device, const struct cross_entropy_args *a,
+                                    struct err *e) {
+    (void)device;
+    for (int64_t row = 0; row < a->rows; row++) {
+        FAIL_IF(a->labels[row] < 0 || a->labels[row] >= a->vocab, STATUS_INTERNAL,
+                "device_cross_entropy: labels[%lld] is %d, outside of the vocabulary of %lld",
+                (long long)row, a->labels[row], (long long)a->vocab);
+    }
+#pragma omp parallel for schedule(static) if (a->rows * a->vocab > PARALLEL_MIN)
+    for (int64_t row = 0; row < a->rows; row++) {
+        loss_row(a, row);
+    }
+    return STATUS_OK;
+}

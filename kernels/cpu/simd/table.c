@@ -1,0 +1,43 @@
+/* table.c - the CPU device's table of operations for one instruction level.
+ *
+ * Memory and products are the same at every level (kernels/cpu); everything else comes from this
+ * folder. */
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/simd/simd.h"
+
+extern const struct device_ops SIMD(cpu_ops);
+
+const struct device_ops SIMD(cpu_ops) = {
+    .close = cpu_close,
+    .reserve = cpu_reserve,
+    .unreserve = cpu_unreserve,
+    .commit = cpu_commit,
+    .decommit = cpu_decommit,
+    .upload = cpu_transfer,
+    .download = cpu_transfer,
+    .copy = cpu_transfer,
+    .fill_zero = cpu_fill_zero,
+    .gemm = cpu_gemm,
+    .rmsnorm = SIMD(cpu_rmsnorm),
+    .rmsnorm_backward = SIMD(cpu_rmsnorm_backward),
+    .rope = SIMD(cpu_rope),
+    .attention = SIMD(cpu_attention),
+    .attention_backward = SIMD(cpu_attention_backward),
+    .glu = SIMD(cpu_glu),
+    .glu_backward = SIMD(cpu_glu_backward),
+    .embedding = SIMD(cpu_embedding),
+    .embedding_backward = SIMD(cpu_embedding_backward),
+    .cross_entropy = SIMD(cpu_cross_entropy),
+    .adamw = SIMD(cpu_adamw),
+    .sum_squares = SIMD(cpu_sum_squares),
+    .clip = SIMD(cpu_clip),
+    .dropout = SIMD(cpu_dropout),
+    .gather_rows = SIMD(cpu_gather_rows),
+    .scatter_rows = SIMD(cpu_scatter_rows),
+    .add = SIMD(cpu_add),
+    .column_sum = SIMD(cpu_column_sum),
+    .column_scale = SIMD(cpu_column_scale),
+    .row_norm = SIMD(cpu_row_norm),
+    .divide = SIMD(cpu_divide),
+    .convert = SIMD(cpu_convert),
+};

@@ -1,0 +1,343 @@
+/* device_ops.c - the operations of the device interface: check the arguments, count the work, call
+ * the table.
+ *
+ * The checks are the rules that device.h states for each struct; a broken one is a bug of the
+ * caller and comes back as STATUS_INTERNAL naming the operation and the argument. FLOPs are those
+ * of the mathematics (a multiply-add is two, an elementwise function a handful), bytes are what
+ * must cross memory once. Attention is counted as if every document had the maximal length, because
+ * the true lengths live on the device and null devices have none. */
+#include "kernels/device.h"
+
+#define NEED(condition, text) FAIL_IF(!(condition), STATUS_INTERNAL, "%s: %s", __func__, text)
+#define POSITIVE(field) NEED(a->field > 0, #field " must be positive")
+#define GIVEN(field) NEED(a->field != NULL, #field " is missing")
+#define STEPS(field, width)                                                                        \
+    NEED(a->field >= (width), #field " is smaller than the row it steps over")
+
+static void count(struct device *device, double flops, double bytes) {
+    device->flops += flops;
+    device->bytes_moved += bytes;
+}
+
+static bool is_float(enum dtype dtype) {
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+}
+
+enum status device_gemm(struct device *device, const struct gemm_args *a, struct err *e) {
+    POSITIVE(m);
+    POSITIVE(n);
+    POSITIVE(k);
+    GIVEN(a.data);
+    GIVEN(b.data);
+    GIVEN(c.data);
+    NEED(is_float(a->a.dtype), "a must be float32 or bfloat16");
+    NEED(is_float(a->b.dtype), "b must be float32 or bfloat16");
+    NEED(a->c.dtype == DTYPE_F32, "c must be float32");
+    STEPS(a.ld, a->trans_a ? a->m : a->k);
+    STEPS(b.ld, a->trans_b ? a->k : a->n);
+    STEPS(c.ld, a->n);
+    const double m = (double)a->m, n = (double)a->n, k = (double)a->k;
+    count(device, 2 * m * n * k,
+          m * k * (double)dtype_bytes(a->a.dtype) + k * n * (double)dtype_bytes(a->b.dtype) +
+              (a->beta == 0 ? 4 : 8) * m * n);
+    return device->ops->gemm(device, a, e);
+}
+
+enum status device_rmsnorm(struct device *device, const struct rmsnorm_args *a, struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(groups);
+    POSITIVE(width);
+    GIVEN(x);
+    GIVEN(weight);
+    GIVEN(y);
+    GIVEN(rstd);
+    NEED(!a->residual == !a->sum, "residual and sum go together");
+    STEPS(ld_x, a->groups * a->width);
+    STEPS(ld_y, a->groups * a->width);
+    const double n = (double)a->tokens * (double)a->groups * (double)a->width;
+    count(device, 4 * n, 4 * n * (a->residual ? 4 : 2));
+    return device->ops->rmsnorm(device, a, e);
+}
+
+enum status device_rmsnorm_backward(struct device *device, const struct rmsnorm_backward_args *a,
+                                    struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(groups);
+    POSITIVE(width);
+    GIVEN(x);
+    GIVEN(weight);
+    GIVEN(rstd);
+    GIVEN(dy);
+    GIVEN(dx);
+    STEPS(ld_x, a->groups * a->width);
+    STEPS(ld_dy, a->groups * a->width);
+    STEPS(ld_dx, a->groups * a->width);
+    const double n = (double)a->tokens * (double)a->groups * (double)a->width;
+    count(device, n * (a->dweight ? 10 : 7), 4 * n * (a->accumulate ? 4 : 3));
+    return device->ops->rmsnorm_backward(device, a, e);
+}
+
+enum status device_rope(struct device *device, const struct rope_args *a, struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(heads);
+    POSITIVE(head_dim);
+    POSITIVE(rotary);
+    NEED(a->rotary % 2 == 0, "rotary must be even");
+    NEED(a->rotary <= a->head_dim, "rotary must be at most head_dim");
+    GIVEN(x);
+    GIVEN(positions);
+    GIVEN(inv_freq);
+    STEPS(ld, a->heads * a->head_dim);
+    const double n = (double)a->tokens * (double)a->heads * (double)a->rotary;
+    count(device, 3 * n, 8 * n);
+    return device->ops->rope(device, a, e);
+}
+
+static enum status check_attention(const struct attention_args *a, const char *op, struct err *e) {
+    FAIL_IF(
+        a->tokens <= 0 || a->heads <= 0 || a->kv_heads <= 0 || a->head_dim <= 0 || a->segments <= 0,
+        STATUS_INTERNAL, "%s: tokens, heads, kv_heads, head_dim and segments must be positive", op);
+    FAIL_IF(a->heads % a->kv_heads != 0, STATUS_INTERNAL,
+            "%s: heads must be a multiple of kv_heads", op);
+    FAIL_IF(a->max_seqlen <= 0 || a->max_seqlen > a->tokens, STATUS_INTERNAL,
+            "%s: max_seqlen must be in 1..tokens", op);
+    FAIL_IF(a->window < 0 || !(a->softcap >= 0), STATUS_INTERNAL,
+            "%s: window and softcap must not be negative", op);
+    FAIL_IF(!a->cu_seqlens || !a->q || !a->k || !a->v || !a->out || !a->lse, STATUS_INTERNAL,
+            "%s: cu_seqlens, q, k, v, out or lse is missing", op);
+    FAIL_IF(a->ld_q < a->heads * a->head_dim || a->ld_k < a->kv_heads * a->head_dim ||
+                a->ld_v < a->kv_heads * a->head_dim,
+            STATUS_INTERNAL, "%s: ld_q, ld_k or ld_v is smaller than the row it steps over", op);
+    return STATUS_OK;
+}
+
+/* FLOPs of one product of [T,D] with [D,visible] for all heads. */
+static double attention_product_flops(const struct attention_args *a) {
+    const double longest = (double)a->max_seqlen;
+    const double window = a->window > 0 && a->window < a->max_seqlen ? (double)a->window : longest;
+    const double visible = window - window * (window - 1) / (2 * longest);
+    return 2 * (double)a->tokens * (double)a->heads * (double)a->head_dim * visible;
+}
+
+enum status device_attention(struct device *device, const struct attention_args *a, struct err *e) {
+    TRY(check_attention(a, __func__, e));
+    const double row = (double)a->tokens * (double)a->head_dim;
+    count(device, 2 * attention_product_flops(a), 8 * row * (double)(a->heads + a->kv_heads));
+    return device->ops->attention(device, a, e);
+}
+
+enum status device_attention_backward(struct device *device,
+                                      const struct attention_backward_args *a, struct err *e) {
+    const struct attention_args *f = &a->forward;
+    TRY(check_attention(f, __func__, e));
+    GIVEN(dout);
+    GIVEN(dq);
+    GIVEN(dk);
+    GIVEN(dv);
+    GIVEN(delta);
+    STEPS(ld_dq, f->heads * f->head_dim);
+    STEPS(ld_dk, f->kv_heads * f->head_dim);
+    STEPS(ld_dv, f->kv_heads * f->head_dim);
+    const double row = (double)f->tokens * (double)f->head_dim;
+    count(device, 5 * attention_product_flops(f), 16 * row * (double)(f->heads + f->kv_heads));
+    return device->ops->attention_backward(device, a, e);
+}
+
+enum status device_glu(struct device *device, const struct glu_args *a, struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(width);
+    NEED(a->activation == ACTIVATION_SILU || a->activation == ACTIVATION_GELU_TANH,
+         "activation is not known");
+    GIVEN(gate_up);
+    GIVEN(out);
+    const double n = (double)a->tokens * (double)a->width;
+    count(device, 6 * n, 12 * n);
+    return device->ops->glu(device, a, e);
+}
+
+enum status device_glu_backward(struct device *device, const struct glu_backward_args *a,
+                                struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(width);
+    NEED(a->activation == ACTIVATION_SILU || a->activation == ACTIVATION_GELU_TANH,
+         "activation is not known");
+    GIVEN(gate_up);
+    GIVEN(dout);
+    GIVEN(dgate_up);
+    const double n = (double)a->tokens * (double)a->width;
+    count(device, 12 * n, 20 * n);
+    return device->ops->glu_backward(device, a, e);
+}
+
+enum status device_embedding(struct device *device, const struct embedding_args *a, struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(channels);
+    POSITIVE(vocab);
+    GIVEN(ids);
+    GIVEN(table);
+    GIVEN(out);
+    NEED(is_float(a->table_dtype), "the table must be float32 or bfloat16");
+    const double n = (double)a->tokens * (double)a->channels;
+    count(device, n, n * (double)(4 + dtype_bytes(a->table_dtype)));
+    return device->ops->embedding(device, a, e);
+}
+
+enum status device_embedding_backward(struct device *device,
+                                      const struct embedding_backward_args *a, struct err *e) {
+    POSITIVE(tokens);
+    POSITIVE(channels);
+    POSITIVE(vocab);
+    GIVEN(ids);
+    GIVEN(dout);
+    GIVEN(dtable);
+    const double n = (double)a->tokens * (double)a->channels;
+    count(device, 2 * n, 12 * n);
+    return device->ops->embedding_backward(device, a, e);
+}
+
+enum status device_cross_entropy(struct device *device, const struct cross_entropy_args *a,
+                                 struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(vocab);
+    GIVEN(logits);
+    GIVEN(labels);
+    GIVEN(losses);
+    GIVEN(correct);
+    NEED(a->softcap >= 0, "softcap must not be negative");
+    const double n = (double)a->rows * (double)a->vocab;
+    count(device, n * (a->write_gradient ? 8 : 5), 4 * n * (a->write_gradient ? 2 : 1));
+    return device->ops->cross_entropy(device, a, e);
+}
+
+enum status device_adamw(struct device *device, const struct adamw_args *a, struct err *e) {
+    POSITIVE(count);
+    POSITIVE(step);
+    GIVEN(param);
+    GIVEN(grad);
+    GIVEN(m);
+    GIVEN(v);
+    GIVEN(grad_scale);
+    NEED(a->beta1 >= 0 && a->beta1 < 1, "beta1 must be in [0,1)");
+    NEED(a->beta2 >= 0 && a->beta2 < 1, "beta2 must be in [0,1)");
+    count(device, 14 * (double)a->count, 28 * (double)a->count);
+    return device->ops->adamw(device, a, e);
+}
+
+enum status device_sum_squares(struct device *device, const struct sum_squares_args *a,
+                               struct err *e) {
+    POSITIVE(count);
+    GIVEN(x);
+    GIVEN(out);
+    count(device, 2 * (double)a->count, 4 * (double)a->count);
+    return device->ops->sum_squares(device, a, e);
+}
+
+enum status device_clip(struct device *device, const struct clip_args *a, struct err *e) {
+    GIVEN(sum_squares);
+    GIVEN(norm);
+    GIVEN(coefficient);
+    count(device, 4, 16);
+    return device->ops->clip(device, a, e);
+}
+
+enum status device_dropout(struct device *device, const struct dropout_args *a, struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(width);
+    GIVEN(x);
+    GIVEN(y);
+    GIVEN(row_keys);
+    NEED(a->p >= 0 && a->p < 1, "p must be in [0,1)");
+    const double n = (double)a->rows * (double)a->width;
+    count(device, 2 * n, n * (a->accumulate ? 12 : 8));
+    return device->ops->dropout(device, a, e);
+}
+
+static enum status check_rows(const struct rows_args *a, const char *op, struct err *e) {
+    FAIL_IF(a->rows <= 0 || a->width <= 0, STATUS_INTERNAL, "%s: rows and width must be positive",
+            op);
+    FAIL_IF(!a->index || !a->src || !a->dst, STATUS_INTERNAL, "%s: index, src or dst is missing",
+            op);
+    return STATUS_OK;
+}
+
+enum status device_gather_rows(struct device *device, const struct rows_args *a, struct err *e) {
+    TRY(check_rows(a, __func__, e));
+    count(device, 0, 8 * (double)a->rows * (double)a->width);
+    return device->ops->gather_rows(device, a, e);
+}
+
+enum status device_scatter_rows(struct device *device, const struct rows_args *a, struct err *e) {
+    TRY(check_rows(a, __func__, e));
+    count(device, 0, 8 * (double)a->rows * (double)a->width);
+    return device->ops->scatter_rows(device, a, e);
+}
+
+enum status device_add(struct device *device, const struct add_args *a, struct err *e) {
+    POSITIVE(count);
+    GIVEN(a);
+    GIVEN(b);
+    GIVEN(out);
+    count(device, (double)a->count, 12 * (double)a->count);
+    return device->ops->add(device, a, e);
+}
+
+enum status device_column_sum(struct device *device, const struct column_sum_args *a,
+                              struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(cols);
+    GIVEN(x);
+    GIVEN(out);
+    STEPS(ld_x, a->cols);
+    NEED(!a->y || a->ld_y >= a->cols, "ld_y is smaller than the row it steps over");
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, n * (a->y ? 2 : 1), 4 * n * (a->y ? 2 : 1));
+    return device->ops->column_sum(device, a, e);
+}
+
+enum status device_column_scale(struct device *device, const struct column_scale_args *a,
+                                struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(cols);
+    GIVEN(x);
+    GIVEN(out);
+    STEPS(ld_x, a->cols);
+    STEPS(ld_out, a->cols);
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, n * (a->accumulate ? 2 : 1), n * (a->accumulate ? 12 : 8));
+    return device->ops->column_scale(device, a, e);
+}
+
+enum status device_row_norm(struct device *device, const struct row_norm_args *a, struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(cols);
+    GIVEN(x);
+    GIVEN(out);
+    STEPS(ld, a->cols);
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, 2 * n, 4 * n);
+    return device->ops->row_norm(device, a, e);
+}
+
+enum status device_divide(struct device *device, const struct divide_args *a, struct err *e) {
+    POSITIVE(count);
+    GIVEN(a);
+    GIVEN(b);
+    GIVEN(out);
+    count(device, (double)a->count, 12 * (double)a->count);
+    return device->ops->divide(device, a, e);
+}
+
+enum status device_convert(struct device *device, const struct convert_args *a, struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(cols);
+    GIVEN(src.data);
+    GIVEN(dst.data);
+    NEED(is_float(a->src.dtype), "src must be float32 or bfloat16");
+    NEED(is_float(a->dst.dtype), "dst must be float32 or bfloat16");
+    STEPS(src.ld, a->cols);
+    STEPS(dst.ld, a->cols);
+    count(device, 0,
+          (double)a->rows * (double)a->cols *
+              (double)(dtype_bytes(a->src.dtype) + dtype_bytes(a->dst.dtype)));
+    return device->ops->convert(device, a, e);
+}

@@ -1,0 +1,11 @@
+/* null.h - the device that computes nothing: the planner runs the engine on it to learn what memory
+ * a run will need. */
+#ifndef PLIMSOLL_KERNELS_NULL_H
+#define PLIMSOLL_KERNELS_NULL_H
+
+#include "kernels/device.h"
+
+/* Makes `device` a null device that plans for `kind`. */
+enum status null_device_init(struct device *device, enum device_kind kind, struct err *e);
+
+#endif
