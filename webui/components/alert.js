@@ -1,4 +1,6 @@
 // components/alert.js - says that something went wrong, in the server's own words, and offers the way on.
+//
+// The server writes its errors for the person (what, where, what to do), so the page adds nothing but a title.
 import { html } from "../lib/html.js";
 
 export function ErrorNote({ error, title, children }) {

@@ -24,6 +24,7 @@ function colour(name) {
     return color;
 }
 
+const stepWord = (last) => (last >= COMPACT_FROM ? formatCompact : (step) => formatNumber(step));
 // 1, 2, 5, 10, ...: a step is never split.
 const WHOLE_STEPS = Array.from({ length: 30 }, (_, i) => [1, 2, 5][i % 3] * 10 ** Math.floor(i / 3));
 
@@ -41,7 +42,7 @@ function axes(plot) {
             size: 28,
             space: 48,
             incrs: WHOLE_STEPS,
-            values: (_, ticks) => ticks.map((tick) => (lastOf(ticks) >= COMPACT_FROM ? formatCompact(tick) : formatNumber(tick))),
+            values: (_, ticks) => ticks.map(stepWord(lastOf(ticks))),
         },
         {
             ...common,

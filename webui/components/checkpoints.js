@@ -1,4 +1,6 @@
 // components/checkpoints.js - the checkpoints of a job, newest first.
+//
+// In the shape of GET .../checkpoints; the held-out column appears when a checkpoint has been evaluated.
 import { html } from "../lib/html.js";
 import { formatDateTime, formatNumber, formatLoss } from "../lib/format.js";
 

@@ -21,7 +21,9 @@ export const hasErrors = (file) => file?.status === "error" || (reportOf(file).e
 function ErrorTable({ errors }) {
     return html`<div class="table-scroll">
         <table class="table">
-            <thead><tr><th scope="col">Line</th><th scope="col">Field</th><th scope="col">What is wrong</th></tr></thead>
+            <thead>
+                <tr><th scope="col">Line</th><th scope="col">Field</th><th scope="col">What is wrong</th></tr>
+            </thead>
             <tbody>
                 ${errors.slice(0, ERRORS_SHOWN).map(
                     (e, i) => html`<tr key=${i}>

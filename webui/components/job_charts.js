@@ -103,13 +103,10 @@ function Toolbar({ look, metrics, onZoom, onShowAll }) {
     </div>`;
 }
 
-export function JobCharts({ metrics, planned, onError }) {
-    const look = useSignal(lookChosen);
-    const theme = useSignal(themeInUse);
+// The descriptions of all charts; made anew only when what they depend on changes.
+function usePlots(metrics, planned, look) {
     const shape = useShape(metrics);
     const sync = `job-${metrics.jobId}`;
-    const onZoom = (from, to) => metrics.zoom(from, to).catch(onError);
-    const onShowAll = () => metrics.showAll();
     const plots = useMemo(
         () => stepPlots(metrics.view(), { ...look, sync }),
         [metrics, shape, look.smoothing, look.log, look.clip],
@@ -124,6 +121,15 @@ export function JobCharts({ metrics, planned, onError }) {
             }),
         [metrics, shape, planned, look.toLoadLine],
     );
+    return { plots, memory };
+}
+
+export function JobCharts({ metrics, planned, onError }) {
+    const look = useSignal(lookChosen);
+    const theme = useSignal(themeInUse);
+    const { plots, memory } = usePlots(metrics, planned, look);
+    const onZoom = (from, to) => metrics.zoom(from, to).catch(onError);
+    const onShowAll = () => metrics.showAll();
     const shared = { metrics, theme, onZoom, onShowAll };
     if (metrics.whole.steps.step.length === 0 && metrics.whole.memory.step.length === 0) {
         return html`<p class="card muted">The charts begin with the first step.</p>`;
@@ -146,8 +152,8 @@ export function JobCharts({ metrics, planned, onError }) {
             </div>
         </div>
         <p class="hint">
-            Drag over a chart to look at those steps closely; double-click to see all. ▲ marks a step whose value was not
-            finite.
+            Drag over a chart to look at those steps closely; double-click to see all. ▲ marks a step whose value
+            was not finite.
         </p>
     </section>`;
 }

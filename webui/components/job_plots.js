@@ -214,11 +214,27 @@ function memoryRange(view, look) {
     return [0, (showLine ? Math.max(capacity, peak) : peak || 1) * 1.1];
 }
 
+// The highest edge is painted first; each lower one covers it down to its own height.
+function memorySeries(names, colourOf) {
+    return [
+        ...names.map((name) => ({ label: name, colour: colourOf(name), fill: true, width: 0 })).reverse(),
+        { label: "peak", colour: "--ink", width: 1.5, dash: [5, 4] },
+    ];
+}
+
+function memoryLegend(names, colourOf, capacity) {
+    return [
+        ...names.map((name) => ({ label: humanize(name), colour: colourOf(name), shape: "box" })),
+        { label: "Peak", colour: "--ink", shape: "dash" },
+        ...(capacity > 0 ? [{ label: "Load line", colour: "--c-load-line", shape: "load" }] : []),
+    ];
+}
+
 // Memory by category, stacked; the peak and the plan as lines; the capacity as the load line.
 // `look` is { sync, planned (bytes or null), toLoadLine }.
 export function memoryPlot(view, look) {
-    const names = stackCategories(view.memory.categories).map((layer) => layer.name);
     const capacity = lastOf(view.memory.capacity) ?? 0;
+    const names = stackCategories(view.memory.categories).map((layer) => layer.name);
     const colourOf = (name) => `--m-${name}`;
     const layers = (v) => {
         const stack = stackCategories(v.memory.categories);
@@ -231,16 +247,8 @@ export function memoryPlot(view, look) {
         sync: look.sync,
         log: false,
         increments: POWERS_OF_TWO,
-        // The highest edge is painted first; each lower one covers it down to its own height.
-        series: [
-            ...names.map((name) => ({ label: name, colour: colourOf(name), fill: true, width: 0 })).reverse(),
-            { label: "peak", colour: "--ink", width: 1.5, dash: [5, 4] },
-        ],
-        legend: [
-            ...names.map((name) => ({ label: humanize(name), colour: colourOf(name), shape: "box" })),
-            { label: "Peak", colour: "--ink", shape: "dash" },
-            ...(capacity > 0 ? [{ label: "Load line", colour: "--c-load-line", shape: "load" }] : []),
-        ],
+        series: memorySeries(names, colourOf),
+        legend: memoryLegend(names, colourOf, capacity),
         format: formatBytes,
         steps: (v) => v.memory.step,
         data: (v) => [v.memory.step, ...layers(v).reverse(), v.memory.peak],

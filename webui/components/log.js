@@ -95,7 +95,9 @@ export function Log({ log }) {
             </label>
         </div>
         ${log.more &&
-        html`<button type="button" class="link small" disabled=${busy} onClick=${loadOlder}>Load older messages</button>`}
+        html`<button type="button" class="link small" disabled=${busy} onClick=${loadOlder}>
+            Load older messages
+        </button>`}
         ${log.dropped > 0 && html`<p class="hint">${formatNumber(log.dropped)} older messages left out.</p>`}
         <${Rows} entries=${entries} chosen=${chosen} onChoose=${setChosen} />
         ${entries.length === 0 && html`<p class="muted">Nothing to show.</p>`}

@@ -1,4 +1,6 @@
 // components/plan_card.js - the promise and its proof: the planned memory peak against the measured one.
+//
+// Both are allocator peaks in bytes, so that they can be compared exactly.
 import { html } from "../lib/html.js";
 import { formatBytes, formatPercent, humanize } from "../lib/format.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";

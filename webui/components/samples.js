@@ -1,4 +1,6 @@
-// components/samples.js - what the model says, before and after: one prompt at a time, first answer beside a later one.
+// components/samples.js - what the model says, before and after: the first answer beside a later one, by prompt.
+//
+// Step 0 is the model before training. What a model says is data: it is shown as text, line breaks and all.
 import { html, useState } from "../lib/html.js";
 import { formatNumber } from "../lib/format.js";
 

@@ -1,4 +1,6 @@
-// components/spec_form.js - everything that can be set, behind "More": grouped, searchable, what was changed counted.
+// components/spec_form.js - the settings: the few that matter first, and every other one behind "More".
+//
+// All of them come from the table of GET /v1/spec; "More" is grouped and searchable, and counts what was changed.
 import { html, useEffect, useState } from "../lib/html.js";
 import { SpecField } from "./spec_field.js";
 import { FIRST_KEYS, groupKeys, isChanged, OWN_KEYS } from "../lib/spec.js";

@@ -1,4 +1,6 @@
 // components/spec_view.js - the resolved settings of a job: to read, to copy, to run again with changes.
+//
+// What is copied is the run spec itself: it alone reproduces the run.
 import { html, useState } from "../lib/html.js";
 
 const SAID_MS = 2_500;

@@ -1,8 +1,8 @@
 // lib/job_metrics.js - the series of one job: a thinned-out past from the server, and its live tail.
 //
-// Owns two views: the whole run, and the part a person zoomed into (fetched again in full detail). The server thins out
-// to `points` a series so that a spike stays visible; the tail is appended as it happens, and when it has grown long the
-// whole view is fetched again. So memory and drawing time stay the same after a day as after a minute.
+// Owns two views: the whole run, and the part a person zoomed into (fetched again in full detail). The server thins
+// out to `points` a series so that a spike stays visible; the tail is appended as it happens, and when it has grown
+// long the whole view is fetched again. So memory and drawing time stay the same after a day as after a minute.
 import { get, jobPath } from "./api.js";
 import { createSignal } from "./signal.js";
 import { appendEvent, cutAfter, emptyMetrics, lastOf, metricsFromResponse } from "./series.js";

@@ -6,45 +6,52 @@ import { useEffect, useRef, useState } from "./html.js";
 
 const HIDDEN_FACTOR = 6;
 
-// { data, error, refresh } of ask(signal), repeated every `everyMs` while `everyMs` is not null.
-export function usePolling(ask, everyMs, key = "") {
+// Asks until it is stopped. Returns { round, stop }.
+function startPolling(ask, everyMs, setState) {
+    const control = new AbortController();
+    let timer = null;
+    let busy = false;
+    const round = async () => {
+        clearTimeout(timer);
+        if (busy) {
+            return;
+        }
+        busy = true;
+        try {
+            const data = await ask(control.signal);
+            setState({ data, error: null });
+        } catch (error) {
+            if (control.signal.aborted) {
+                return;
+            }
+            setState((old) => ({ data: old.data, error }));
+        }
+        busy = false;
+        if (!control.signal.aborted) {
+            timer = setTimeout(round, document.hidden ? everyMs * HIDDEN_FACTOR : everyMs);
+        }
+    };
+    const stop = () => {
+        control.abort();
+        clearTimeout(timer);
+    };
+    round();
+    return { round, stop };
+}
+
+// { data, error } of ask(signal), asked every `everyMs`.
+export function usePolling(ask, everyMs) {
     const [state, setState] = useState({ data: null, error: null });
     const latest = useRef(ask);
     latest.current = ask;
-    const wake = useRef(() => {});
     useEffect(() => {
-        const control = new AbortController();
-        let timer = null;
-        let busy = false;
-        const round = async () => {
-            clearTimeout(timer);
-            if (busy) {
-                return;
-            }
-            busy = true;
-            try {
-                const data = await latest.current(control.signal);
-                setState({ data, error: null });
-            } catch (error) {
-                if (control.signal.aborted) {
-                    return;
-                }
-                setState((old) => ({ data: old.data, error }));
-            }
-            busy = false;
-            if (everyMs !== null && !control.signal.aborted) {
-                timer = setTimeout(round, document.hidden ? everyMs * HIDDEN_FACTOR : everyMs);
-            }
-        };
+        const { round, stop } = startPolling((signal) => latest.current(signal), everyMs, setState);
         const onVisible = () => document.hidden || round();
-        wake.current = round;
         document.addEventListener("visibilitychange", onVisible);
-        round();
         return () => {
-            control.abort();
-            clearTimeout(timer);
+            stop();
             document.removeEventListener("visibilitychange", onVisible);
         };
-    }, [everyMs, key]);
-    return { ...state, refresh: () => wake.current() };
+    }, [everyMs]);
+    return state;
 }

@@ -1,7 +1,7 @@
 // lib/spec.js - the run spec as a form: groups, texts to values, bounds, and what differs from the defaults.
 //
-// Pure functions over the table that GET /v1/spec sends ({path, type, default, min, max, choices, help}). The page knows
-// no key by heart except the few it shows first; a key that the engine gains appears here by itself.
+// Pure functions over the table that GET /v1/spec sends ({path, type, default, min, max, choices, help}). The page
+// knows no key by heart except the few it shows first; a key that the engine gains appears here by itself.
 
 // Keys the page asks for in its own way, or that the server fills in.
 export const OWN_KEYS = new Set(["model", "data.train_files", "data.eval_files"]);

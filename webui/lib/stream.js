@@ -8,6 +8,8 @@ import { askForKey, authHeaders } from "./api.js";
 const RETRY_FIRST_MS = 500;
 const RETRY_LAST_MS = 5_000;
 const SILENCE_MS = 60_000; // the server sends a comment at least every 15 s; after this the line is dead
+// What an answer that is no stream means; anything else means to try again.
+const OUTCOMES = { 401: "key", 404: "ended", 410: "ended" };
 
 // Cuts text into events. Feed it pieces as they come; it calls onEvent({ id, name, data }) for each complete one.
 export function createEventParser(onEvent) {
@@ -59,64 +61,77 @@ const wait = (ms, signal) =>
         });
     });
 
+// Feeds the body to `feed` until it ends or `isOver` says so. Calls alive() at each piece.
+async function pump(body, feed, isOver, alive) {
+    const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+    while (!isOver()) {
+        const { done, value } = await reader.read();
+        if (done) {
+            return;
+        }
+        alive();
+        feed(value);
+    }
+}
+
+// A fault of ours must not look like a broken line.
+function tell(onEvent, event) {
+    try {
+        onEvent(event.name, event.data);
+    } catch (error) {
+        reportError(error);
+    }
+}
+
 // Reads one connection to its end. Returns "again", "ended" (the server says there is nothing more) or "key".
-async function readOnce(path, cursor, control, onEvent, onOpen) {
+async function readOnce(path, cursor, control, { onEvent, onOpen }) {
     const headers = { Accept: "text/event-stream", ...authHeaders() };
     if (cursor.id !== null) {
         headers["Last-Event-ID"] = cursor.id;
     }
     const silence = new AbortController();
     let timer = setTimeout(() => silence.abort(), SILENCE_MS);
-    const signal = AbortSignal.any([control.signal, silence.signal]);
+    const alive = () => {
+        clearTimeout(timer);
+        timer = setTimeout(() => silence.abort(), SILENCE_MS);
+    };
     try {
+        const signal = AbortSignal.any([control.signal, silence.signal]);
         const response = await fetch(path, { headers, signal, cache: "no-store" });
-        if (response.status === 401) {
-            return "key";
-        }
         if (!response.ok) {
-            return response.status === 404 || response.status === 410 ? "ended" : "again";
+            return OUTCOMES[response.status] ?? "again";
         }
         onOpen();
         let ended = false;
         const feed = createEventParser((event) => {
             cursor.id = event.id ?? cursor.id;
             ended ||= event.name === "end";
-            onEvent(event.name, event.data, event.id);
+            tell(onEvent, event);
         });
-        const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-        for (;;) {
-            const { done, value } = await reader.read();
-            if (done || ended) {
-                return ended ? "ended" : "again";
-            }
-            clearTimeout(timer);
-            timer = setTimeout(() => silence.abort(), SILENCE_MS);
-            feed(value);
-            if (ended) {
-                return "ended";
-            }
-        }
+        await pump(response.body, feed, () => ended, alive);
+        return ended ? "ended" : "again";
     } finally {
         clearTimeout(timer);
         silence.abort();
     }
 }
 
-// Starts to follow `path`. onEvent(name, dataText, id); onState(state). Returns a handle: close() and cursor().
+// Starts to follow `path`. onEvent(name, dataText); onState(state). Returns a handle: close() and cursor().
 export function openStream(path, { onEvent, onState, lastEventId = null }) {
     const control = new AbortController();
     const cursor = { id: lastEventId };
 
     async function follow() {
         let delay = RETRY_FIRST_MS;
+        const onOpen = () => {
+            delay = RETRY_FIRST_MS;
+            onState("live");
+        };
         onState("connecting");
         while (!control.signal.aborted) {
             let outcome = "again";
             try {
-                outcome = await readOnce(path, cursor, control, onEvent, () => {
-                    delay = RETRY_FIRST_MS;
-                    onState("live");
-                });
+                outcome = await readOnce(path, cursor, control, { onEvent, onOpen });
             } catch {
                 // A broken line of any kind: come back.
             }

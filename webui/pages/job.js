@@ -51,11 +51,14 @@ function runTime(job) {
     return job.finished_at ? job.finished_at - start : null;
 }
 
+const phaseText = (job) =>
+    job.status === "running" ? phaseWord(job.plimsoll.phase) : statusWord(job.status);
+
 function Facts({ job, memory }) {
     const p = job.plimsoll;
     const over = isFinished(job.status);
     return html`<dl class="facts facts-wide">
-        ${!over && html`<${Fact} name="Phase">${job.status === "running" ? phaseWord(p.phase) : statusWord(job.status)}<//>`}
+        ${!over && html`<${Fact} name="Phase">${phaseText(job)}<//>`}
         ${job.status === "queued" &&
         p.queue_position > 0 &&
         html`<${Fact} name="Place in the queue">${formatNumber(p.queue_position)}<//>`}
@@ -92,8 +95,8 @@ function Announcer({ job }) {
 // The tab's title tells how far the job is, for people who work in another tab.
 function useTitle(job) {
     const fraction = job && progressOf(job);
-    const part =
-        job && (job.status === "running" && fraction !== null ? formatPercent(Math.floor(fraction * 100) / 100) : statusWord(job.status));
+    const moving = job?.status === "running" && fraction !== null;
+    const part = moving ? formatPercent(Math.floor(fraction * 100) / 100) : statusWord(job?.status);
     const title = job ? `${part} · ${jobName(job)} · Plimsoll` : "Plimsoll";
     useEffect(() => {
         document.title = title;

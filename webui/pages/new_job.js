@@ -125,12 +125,13 @@ function bodyOf(form, spec) {
     };
 }
 
-// { errors, failure, busy, start(form) }: checks here first, then asks the server.
+// { errors, failure, busy, refusals, start(event, form), forget(path) }: checks here first, then asks the server.
 function useStart(keys) {
     const [state, setState] = useState({ errors: {}, failure: null, busy: false, refusals: 0 });
     const refuse = (errors, failure) =>
         setState((old) => ({ errors, failure, busy: false, refusals: old.refusals + 1 }));
-    const start = async (form) => {
+    const start = async (event, form) => {
+        event.preventDefault();
         const { spec, errors: specErrors } = buildSpec(keys, form.fields);
         const errors = problemsOf(form, specErrors);
         if (Object.keys(errors).length > 0) {
@@ -171,11 +172,12 @@ function Section({ number, title, note, children }) {
     </section>`;
 }
 
-function Data({ form, set, errors, files }) {
+function Data({ form, set, errors, known }) {
+    const files = useMemo(() => known.filter((file) => !hasErrors(file)), [known]);
     return html`<${Section}
         number="1"
         title="Data"
-        note="A JSONL file: chat messages, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
+        note="JSONL: chat messages, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
     >
         <${FilePicker}
             id="training_file"
@@ -187,7 +189,9 @@ function Data({ form, set, errors, files }) {
             onFile=${(file) => set("training", "training_file", file)}
         />
         <details open=${Boolean(form.validation) || undefined}>
-            <summary>Add a held-out file <span class="muted small">to see whether it learns or memorises</span></summary>
+            <summary>
+                Add a held-out file <span class="muted small">to see whether it learns or memorises</span>
+            </summary>
             <${FilePicker}
                 id="validation_file"
                 label="Held-out file"
@@ -217,11 +221,15 @@ function Suffix({ value, error, onInput }) {
             onInput=${(event) => onInput(event.target.value)}
         />
         ${error && html`<p class="error-text" role="alert">${error}</p>`}
-        <p class="hint" id="suffix-hint">Helps you find the job and its result again. <code class="key">suffix</code></p>
+        <p class="hint" id="suffix-hint">Helps you find the job and its result. <code class="key">suffix</code></p>
     </div>`;
 }
 
-function Start({ busy, failure, unknownField }) {
+const knownFields = (keys) =>
+    new Set(["model", "training_file", "validation_file", "suffix", ...keys.map((key) => key.path)]);
+
+function Start({ busy, failure, known }) {
+    const unknownField = !known.has(fieldOfParam(failure?.param));
     return html`<div class="start">
         ${failure &&
         html`<${ErrorNote}
@@ -246,15 +254,10 @@ function Form({ material }) {
         forget(path);
         setForm((old) => ({ ...old, fields: { ...old.fields, [path]: value } }));
     };
-    const onSubmit = (event) => {
-        event.preventDefault();
-        start(form);
-    };
-    const files = useMemo(() => material.files.filter((file) => !hasErrors(file)), [material.files]);
+    const submit = (event) => start(event, form);
     const shared = { keys: material.keys, fields: form.fields, errors, onField: setField };
-    const known = new Set(["model", "training_file", "validation_file", "suffix", ...material.keys.map((k) => k.path)]);
-    return html`<form ref=${element} class="new-job" onSubmit=${onSubmit} novalidate>
-        <${Data} form=${form} set=${set} errors=${errors} files=${files} />
+    return html`<form ref=${element} class="new-job" onSubmit=${submit} novalidate>
+        <${Data} form=${form} set=${set} errors=${errors} known=${material.files} />
         <${Section} number="2" title="Model">
             <${ModelChoice}
                 models=${material.models}
@@ -265,11 +268,15 @@ function Form({ material }) {
         <//>
         <${Section} number="3" title="Settings">
             <${FirstFields} ...${shared}>
-                <${Suffix} value=${form.suffix} error=${errors.suffix} onInput=${(text) => set("suffix", "suffix", text)} />
+                <${Suffix}
+                    value=${form.suffix}
+                    error=${errors.suffix}
+                    onInput=${(text) => set("suffix", "suffix", text)}
+                />
             <//>
             <${MoreFields} ...${shared} />
         <//>
-        <${Start} busy=${busy} failure=${failure} unknownField=${!known.has(fieldOfParam(failure?.param))} />
+        <${Start} busy=${busy} failure=${failure} known=${knownFields(material.keys)} />
     </form>`;
 }
 
