@@ -1,9 +1,10 @@
 /* batch.c - the order of samples and the laying out of micro-batches.
  *
- * Everything is a pure function of (seed, epoch, step): the order of an epoch is a Fisher-Yates shuffle whose random
- * numbers are addressed by (seed, epoch, index), never drawn from a stream, so a resumed run finds its place without
- * replaying anything. Inside a step samples are dealt longest first: that wastes the least padding and fills bins best
- * (first-fit-decreasing), and it changes nothing that is learned, the step being one sum over all its samples. */
+ * Everything is a pure function of (seed, epoch, step): the order of an epoch is a Fisher-Yates
+ * shuffle whose random numbers are addressed by (seed, epoch, index), never drawn from a stream, so
+ * a resumed run finds its place without replaying anything. Inside a step samples are dealt longest
+ * first: that wastes the least padding and fills bins best (first-fit-decreasing), and it changes
+ * nothing that is learned, the step being one sum over all its samples. */
 #include "engine/text/batch.h"
 
 #include <stdlib.h>
@@ -23,7 +24,8 @@ static int64_t min_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-static enum status check_options(const struct dataset *d, const struct batch_options *o, struct err *e) {
+static enum status check_options(const struct dataset *d, const struct batch_options *o,
+                                 struct err *e) {
     FAIL_IF(d->counts.samples < 1, STATUS_INVALID, "the dataset has no samples to make batches of");
     FAIL_IF(o->micro_rows < 1 || o->global_rows < 1, STATUS_INVALID,
             "batch sizes must be at least 1, they are %lld a micro-batch and %lld a step",
@@ -40,8 +42,8 @@ static enum status check_options(const struct dataset *d, const struct batch_opt
     return STATUS_OK;
 }
 
-enum status batcher_open(struct batcher *b, const struct dataset *dataset, const struct batch_options *options,
-                         struct err *e) {
+enum status batcher_open(struct batcher *b, const struct dataset *dataset,
+                         const struct batch_options *options, struct err *e) {
     *b = (struct batcher){.dataset = dataset, .options = *options, .epoch = -1};
     TRY(check_options(dataset, options, e));
     const int64_t samples = dataset->counts.samples;
@@ -59,7 +61,8 @@ void batcher_close(struct batcher *b) {
     *b = (struct batcher){0};
 }
 
-/* SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection that scatters neighbouring inputs. */
+/* SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection that scatters neighbouring inputs.
+ */
 static uint64_t mix(uint64_t x) {
     x += 0x9E3779B97F4A7C15u;
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
@@ -100,7 +103,8 @@ static int64_t count_trained(const struct sample *sample) {
     return trained;
 }
 
-/* Longest first; equal lengths keep their order, so that the deal does not depend on the sort's whims. */
+/* Longest first; equal lengths keep their order, so that the deal does not depend on the sort's
+ * whims. */
 static int dealt_compare(const void *left, const void *right) {
     const struct dealt *const a = left, *const b = right;
     if (a->count != b->count) return a->count > b->count ? -1 : 1;
@@ -164,14 +168,15 @@ static void batch_reserve(struct batch *batch, int64_t tokens, int64_t segments)
         batch->capacity_tokens = tokens;
     }
     if (segments > batch->capacity_segments) {
-        batch->cu_seqlens = mem_resize(batch->cu_seqlens, (size_t)segments + 1, sizeof *batch->cu_seqlens);
+        batch->cu_seqlens =
+            mem_resize(batch->cu_seqlens, (size_t)segments + 1, sizeof *batch->cu_seqlens);
         batch->capacity_segments = segments;
     }
 }
 
 /* Appends one document of `length` tokens, of which the first sample->count are real. */
-static void batch_append(struct batch *batch, const struct sample *sample, int64_t key, int64_t length,
-                         int32_t pad_id) {
+static void batch_append(struct batch *batch, const struct sample *sample, int64_t key,
+                         int64_t length, int32_t pad_id) {
     const int64_t at = batch->tokens;
     ASSERT(sample->count <= length && at + length <= batch->capacity_tokens);
     ASSERT(batch->segments < batch->capacity_segments);
@@ -211,7 +216,8 @@ void batcher_micro(struct batcher *b, int64_t micro, struct batch *out) {
         if (b->bins[i] != micro) continue;
         const int64_t key = b->order[b->step_first + i];
         const struct sample sample = dataset_sample(b->dataset, key);
-        batch_append(out, &sample, key, b->options.packing ? sample.count : longest, b->options.pad_id);
+        batch_append(out, &sample, key, b->options.packing ? sample.count : longest,
+                     b->options.pad_id);
     }
     ASSERT(out->tokens == tokens);
 }

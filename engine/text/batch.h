@@ -1,8 +1,9 @@
 /* batch.h - which samples make an optimizer step, and how they are laid out in micro-batches.
  *
- * The step is decided first, from the seed alone: step k of an epoch trains samples order[k*global .. (k+1)*global).
- * Only then is the step cut into micro-batches, padded or packed. So neither micro-batch size nor packing can change
- * what is learned from what (law 2), and any step can be made again from (seed, step) in O(samples). */
+ * The step is decided first, from the seed alone: step k of an epoch trains samples order[k*global
+ * .. (k+1)*global). Only then is the step cut into micro-batches, padded or packed. So neither
+ * micro-batch size nor packing can change what is learned from what (law 2), and any step can be
+ * made again from (seed, step) in O(samples). */
 #ifndef PLIMSOLL_ENGINE_TEXT_BATCH_H
 #define PLIMSOLL_ENGINE_TEXT_BATCH_H
 
@@ -13,19 +14,21 @@
 #include "engine/text/dataset.h"
 
 struct batch_options {
-    int64_t micro_rows;      /* per_device_train_batch_size */
-    int64_t global_rows;     /* samples per optimizer step */
+    int64_t micro_rows;  /* per_device_train_batch_size */
+    int64_t global_rows; /* samples per optimizer step */
     int64_t max_length;
-    bool packing;            /* lay samples end to end, first-fit-decreasing into bins of micro_rows*max_length tokens */
-    bool shuffle;            /* false: file order in every epoch */
+    bool packing; /* lay samples end to end, first-fit-decreasing into bins of micro_rows*max_length
+                     tokens */
+    bool shuffle; /* false: file order in every epoch */
     uint64_t seed;
     int32_t pad_id;
 };
 
-/* One micro-batch. `tokens` entries in each array; documents are cu_seqlens[0..segments]. labels[t] is the id that token
- * t must predict, or -100. positions restart at 0 in every document. row_keys[t] = sample << 24 | position, the key of
- * random numbers. Without packing every document is padded at its end to the longest of the micro-batch (padding is
- * inside the document, has label -100 and changes nothing, attention being causal). */
+/* One micro-batch. `tokens` entries in each array; documents are cu_seqlens[0..segments]. labels[t]
+ * is the id that token t must predict, or -100. positions restart at 0 in every document.
+ * row_keys[t] = sample << 24 | position, the key of random numbers. Without packing every document
+ * is padded at its end to the longest of the micro-batch (padding is inside the document, has label
+ * -100 and changes nothing, attention being causal). */
 struct batch {
     int64_t tokens, trained, segments, max_seqlen, real_tokens;
     int32_t *ids, *labels, *positions, *cu_seqlens;
@@ -42,25 +45,27 @@ struct batcher {
     int64_t epoch;           /* of `order`, -1 before the first step */
     int64_t *order;          /* [samples] */
     /* the step being handed out */
-    int64_t step_first;       /* index in `order` of its first sample */
-    int64_t step_rows;        /* samples in it */
-    int64_t step_trained;     /* trained tokens of the whole step: the loss is divided by this */
+    int64_t step_first;   /* index in `order` of its first sample */
+    int64_t step_rows;    /* samples in it */
+    int64_t step_trained; /* trained tokens of the whole step: the loss is divided by this */
     int64_t step_tokens;
-    int64_t micro_count;      /* micro-batches in it */
-    int64_t *bins;            /* [step_rows] micro-batch of each sample of the step, in order */
+    int64_t micro_count; /* micro-batches in it */
+    int64_t *bins;       /* [step_rows] micro-batch of each sample of the step, in order */
     int64_t bins_capacity;
 };
 
-enum status batcher_open(struct batcher *b, const struct dataset *dataset, const struct batch_options *options,
-                         struct err *e);
+enum status batcher_open(struct batcher *b, const struct dataset *dataset,
+                         const struct batch_options *options, struct err *e);
 void batcher_close(struct batcher *b);
 
-/* Prepares optimizer step `step` (0-based, over all epochs): fills the step_* and micro_count fields. */
+/* Prepares optimizer step `step` (0-based, over all epochs): fills the step_* and micro_count
+ * fields. */
 void batcher_step(struct batcher *b, int64_t step);
 /* Fills micro-batch `micro` (0-based) of the prepared step; memory in `out` is reused. */
 void batcher_micro(struct batcher *b, int64_t micro, struct batch *out);
 
-/* The largest micro-batch the options allow, full of trained tokens: what the planner plans with. */
+/* The largest micro-batch the options allow, full of trained tokens: what the planner plans with.
+ */
 void batch_full(const struct batch_options *options, struct batch *out);
 
 #endif
