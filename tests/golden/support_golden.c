@@ -1,0 +1,130 @@
+/* support_golden.c - opening a golden family through the same doors as a run: spec, config,
+ * session. */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/model/adapter.h"
+#include "engine/model/weights.h"
+#include "engine/train/shapes.h"
+#include "tests/golden/support_golden.h"
+
+enum { JSON_MAX = 1 << 20 };
+
+static void must(enum status status, const struct err *e) {
+    if (status != STATUS_OK) fail_msg("%s", e->text);
+}
+
+char *golden_path(const struct golden *g, const char *name) {
+    return file_join(g->folder, name);
+}
+
+bool golden_has(const char *name, const char *variant) {
+    char *path = str_format("tests/golden/data/%s/golden.json", name);
+    cJSON *json = NULL;
+    struct err e = {0};
+    must(json_read_file(path, JSON_MAX, &json, &e), &e);
+    const bool has = json_member(json, variant) != NULL;
+    cJSON_Delete(json);
+    mem_free(path);
+    return has;
+}
+
+/* The two rows of the golden batch laid end to end; labels are shifted here as transformers shifts
+ * them inside the loss. */
+static void read_batch(struct golden *g) {
+    const cJSON *const ids = json_member(g->json, "input_ids"), *const labels =
+                                                                    json_member(g->json, "labels");
+    const int64_t rows = cJSON_GetArraySize(ids), length = cJSON_GetArraySize(ids->child);
+    const struct batch_shape shape = {
+        .tokens = rows * length, .trained = 0, .segments = rows, .max_seqlen = length};
+    shape_batch(&shape, &g->batch);
+    for (int64_t t = 0; t < shape.tokens; t++) {
+        const int row = (int)(t / length), column = (int)(t % length);
+        g->batch.ids[t] = cJSON_GetArrayItem(cJSON_GetArrayItem(ids, row), column)->valueint;
+        g->batch.positions[t] = column;
+        g->batch.row_keys[t] = (int64_t)row << 24 | column;
+        const cJSON *const label_row = cJSON_GetArrayItem(labels, row);
+        g->batch.labels[t] =
+            column + 1 < length ? cJSON_GetArrayItem(label_row, column + 1)->valueint : -100;
+        g->batch.trained += g->batch.labels[t] >= 0;
+    }
+}
+
+static double number(const cJSON *object, const char *key) {
+    const cJSON *const item = json_member(object, key);
+    assert_non_null(item);
+    return item->valuedouble;
+}
+
+static void read_spec(struct golden *g, const char *variant, const char *changes) {
+    const cJSON *const hyper = json_member(g->section, "hyper");
+    struct err e = {0};
+    cJSON *const json = cJSON_CreateObject();
+    json_add_string(json, "model", g->folder);
+    json_add_string(json, "finetuning_type", strcmp(variant, "full") == 0 ? "full" : "lora");
+    json_add_number(json, "learning_rate", number(hyper, "lr"));
+    json_add_number(json, "weight_decay", number(hyper, "weight_decay"));
+    json_add_number(json, "max_grad_norm", number(hyper, "max_grad_norm"));
+    json_add_number(json, "warmup_steps", number(hyper, "warmup_steps"));
+    json_add_number(json, "max_steps", number(hyper, "steps"));
+    json_add_string(json, "lr_scheduler_type", json_member(hyper, "schedule")->valuestring);
+    json_add_bool(json, "decay_norms_and_biases", true);
+    char *adapter = golden_path(g, variant);
+    if (strcmp(variant, "full") != 0) json_add_string(json, "adapter_name_or_path", adapter);
+    mem_free(adapter);
+    cJSON *more = NULL;
+    if (changes) must(json_parse(changes, strlen(changes), "changes", &more, &e), &e);
+    for (cJSON *item = more ? more->child : NULL; item; item = item->next) {
+        cJSON_AddItemToObject(json, item->string, cJSON_Duplicate(item, true));
+    }
+    must(spec_parse(&g->spec, json, &e), &e);
+    cJSON_Delete(more);
+    cJSON_Delete(json);
+}
+
+void golden_open(struct golden *g, const char *name, const char *variant, const char *device,
+                 const char *changes) {
+    struct err e = {0};
+    struct weights_report report;
+    *g = (struct golden){.folder = str_format("tests/golden/data/%s", name)};
+    char *path = golden_path(g, "golden.json");
+    must(json_read_file(path, JSON_MAX, &g->json, &e), &e);
+    mem_free(path);
+    g->section = json_member(g->json, variant);
+    assert_non_null(g->section);
+    read_spec(g, variant, changes);
+    read_batch(g);
+    must(model_config_load(&g->config, g->folder, &e), &e);
+    must(session_options_read(&g->options, &g->spec, &e), &e);
+    const struct session_place place = {
+        .device = device, .capacity = INT64_C(1) << 30, .train = true};
+    must(session_open(&g->session, &place, &g->config, &g->options, &e), &e);
+    if (g->session.device->computes) must(session_load(&g->session, &g->spec, &report, &e), &e);
+}
+
+void golden_close(struct golden *g) {
+    session_close(&g->session);
+    session_options_release(&g->options);
+    spec_release(&g->spec);
+    batch_release(&g->batch);
+    cJSON_Delete(g->json);
+    mem_free(g->folder);
+    *g = (struct golden){0};
+}
+
+double relative_l2(const float *a, const float *b, int64_t count) {
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    if (size == 0) return sqrt(difference);
+    return sqrt(difference / size);
+}

@@ -1,0 +1,35 @@
+/* support_golden.h - a golden family opened in the engine: model, batch, reference numbers. */
+#ifndef PLIMSOLL_TESTS_SUPPORT_GOLDEN_H
+#define PLIMSOLL_TESTS_SUPPORT_GOLDEN_H
+
+#include "engine/text/batch.h"
+#include "engine/train/session.h"
+
+/* Which part of a golden folder is replayed. `variant` is "full", or "lora", "rslora", "dora": the
+ * names of the sections of golden.json and of the adapter folders. */
+struct golden {
+    char *folder;
+    cJSON *json;
+    const cJSON *section;
+    struct spec spec;
+    struct session_options options;
+    struct model_config config;
+    struct session session;
+    struct batch batch;
+};
+
+/* Opens family `name` on a device ("cpu", "null:cpu"); on a device that computes, weights and start
+ * adapter are loaded. Fails the running test on any error. `changes` is a JSON object of further
+ * spec keys, or NULL. */
+void golden_open(struct golden *g, const char *name, const char *variant, const char *device,
+                 const char *changes);
+void golden_close(struct golden *g);
+
+/* A file of the family's folder; the caller frees. */
+char *golden_path(const struct golden *g, const char *name);
+bool golden_has(const char *name, const char *variant);
+
+/* |a - b| / |b| over all elements. */
+double relative_l2(const float *a, const float *b, int64_t count);
+
+#endif

@@ -1,0 +1,236 @@
+/* test_laws.c - goal: laws 1 and 2. The plan is the run: the null device and the CPU device make
+ * the same allocations and reach the same peak, to the byte, for every family, LoRA and full,
+ * checkpointing on and off, packing on and off. Layout never changes learning: micro-batches,
+ * accumulation, checkpointing and packing leave the loss curve alone (relative 1e-5 in fp32, the
+ * rounding of re-ordered sums). Method: short runs on the golden models over generated samples. */
+/* rooms: engine_train */
+#include <stdarg.h>
+#include <stddef.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/train/plan.h"
+#include "tests/golden/support_golden.h"
+
+static const char *const FAMILIES[] = {"llama",           "llama3_rope", "llama_bias_mha", "yarn",
+                                       "mistral_sliding", "qwen2",       "qwen3",          "phi3",
+                                       "gemma",           "gemma2",      "gemma3"};
+
+enum { SAMPLES = 24, GLOBAL_ROWS = 8, MAX_LENGTH = 32, STEPS = 6, VOCAB = 320 };
+
+static void must(enum status status, const struct err *e) {
+    if (status != STATUS_OK) fail_msg("%s", e->text);
+}
+
+/* Samples of 3 to MAX_LENGTH tokens, the first third of each not trained. */
+static void make_dataset(struct dataset *d) {
+    *d = (struct dataset){.format = FORMAT_TEXT};
+    d->ids = mem_new(SAMPLES * MAX_LENGTH, sizeof *d->ids);
+    d->trained = mem_new(SAMPLES * MAX_LENGTH, sizeof *d->trained);
+    d->offsets = mem_new(SAMPLES + 1, sizeof *d->offsets);
+    d->lines = mem_new(SAMPLES, sizeof *d->lines);
+    uint32_t random = 11;
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        const int64_t length = i == 0 ? MAX_LENGTH : 3 + (i * 7) % (MAX_LENGTH - 2);
+        for (int64_t t = 0; t < length; t++) {
+            random = random * 1664525u + 1013904223u;
+            d->ids[d->offsets[i] + t] = (int32_t)(3 + (random >> 8) % (VOCAB - 3));
+            d->trained[d->offsets[i] + t] = t > length / 3;
+            d->counts.trained_tokens += t > length / 3;
+        }
+        d->offsets[i + 1] = d->offsets[i] + length;
+        d->lines[i] = i + 1;
+        if (length > d->counts.longest) d->counts.longest = length;
+    }
+    d->counts.rows = d->counts.samples = SAMPLES;
+    d->counts.tokens = d->offsets[SAMPLES];
+}
+
+struct layout_case {
+    int64_t micro_rows;
+    bool packing, checkpointing;
+};
+
+static struct batch_options options_of(const struct layout_case *c) {
+    return (struct batch_options){.micro_rows = c->micro_rows,
+                                  .global_rows = GLOBAL_ROWS,
+                                  .max_length = MAX_LENGTH,
+                                  .packing = c->packing,
+                                  .shuffle = true,
+                                  .seed = 5};
+}
+
+/* Trains STEPS steps and leaves the losses. */
+static void train(struct golden *g, const struct dataset *data, const struct layout_case *c,
+                  double losses[STEPS]) {
+    struct err e = {0};
+    struct batcher b = {0};
+    struct batch batch = {0};
+    const struct batch_options options = options_of(c);
+    must(batcher_open(&b, data, &options, &e), &e);
+    for (int64_t step = 0; step < STEPS; step++) {
+        struct step_sums sums = {0};
+        double norm = 0;
+        batcher_step(&b, step);
+        const struct step_options step_options = {.checkpointing = c->checkpointing,
+                                                  .loss_chunk_rows = 64,
+                                                  .seed = 9,
+                                                  .step = (uint64_t)step,
+                                                  .grad_scale = 1.0 / (double)b.step_trained};
+        must(optimizer_zero_grad(&g->session.optimizer, &e), &e);
+        for (int64_t micro = 0; micro < b.micro_count; micro++) {
+            batcher_micro(&b, micro, &batch);
+            must(step_train(&g->session.model, &batch, &step_options, &sums, &e), &e);
+        }
+        assert_int_equal(sums.trained, b.step_trained);
+        arena_enter(g->session.arena, PHASE_OPTIMIZER);
+        must(optimizer_step(&g->session.optimizer, 1e-3, &norm, &e), &e);
+        losses[step] = sums.loss / (double)sums.trained;
+    }
+    batch_release(&batch);
+    batcher_close(&b);
+}
+
+static void assert_same_books(const char *what, const struct arena_stats *a,
+                              const struct arena_stats *b) {
+    if (a->trace != b->trace || a->allocations != b->allocations)
+        fail_msg("%s: the allocations differ", what);
+    if (a->allocated_peak != b->allocated_peak || a->reserved_peak != b->reserved_peak) {
+        fail_msg("%s: peak %lld on the null device, %lld on the cpu", what,
+                 (long long)a->allocated_peak, (long long)b->allocated_peak);
+    }
+    assert_memory_equal(a->phase_peak, b->phase_peak, sizeof a->phase_peak);
+    assert_memory_equal(a->at_peak, b->at_peak, sizeof a->at_peak);
+    assert_int_equal(a->allocated, b->allocated);
+}
+
+static void test_null_device_keeps_the_same_books(void **state) {
+    const char *const family = *state;
+    struct dataset data;
+    make_dataset(&data);
+    for (int bits = 0; bits < 8; bits++) {
+        const char *const variant = bits & 1 ? "full" : "lora";
+        if (!golden_has(family, variant)) continue;
+        const struct layout_case c = {
+            .micro_rows = 4, .packing = bits & 2, .checkpointing = bits & 4};
+        struct arena_stats stats[2];
+        double losses[STEPS];
+        for (int device = 0; device < 2; device++) {
+            struct golden g;
+            golden_open(&g, family, variant, device ? "cpu" : "null:cpu", NULL);
+            train(&g, &data, &c, losses);
+            arena_get_stats(g.session.arena, &stats[device]);
+            golden_close(&g);
+        }
+        char what[96];
+        snprintf(what, sizeof what, "%s %s%s%s", family, variant, c.packing ? " packed" : "",
+                 c.checkpointing ? " checkpointed" : "");
+        assert_same_books(what, &stats[0], &stats[1]);
+    }
+    dataset_release(&data);
+}
+
+/* The planner proper: shapes from the batcher, then the peak of a real run over the same data. */
+static void test_planned_peak_is_measured_peak(void **state) {
+    const char *const family = *state;
+    struct dataset data;
+    struct err e = {0};
+    make_dataset(&data);
+    for (int packing = 0; packing < 2; packing++) {
+        struct golden g;
+        struct batcher b = {0};
+        struct batch_shapes shapes;
+        struct plan plan;
+        struct arena_stats measured;
+        double losses[STEPS];
+        const struct layout_case c = {.micro_rows = 4, .packing = packing};
+        const struct batch_options options = options_of(&c);
+        golden_open(&g, family, "lora", "cpu", "{\"loss_chunk_rows\":64}");
+        must(batcher_open(&b, &data, &options, &e), &e);
+        shapes_scan(&shapes, &b, STEPS);
+        assert_true(shapes.exact);
+        const struct plan_request request = {
+            .config = &g.config, .options = &g.options, .spec = &g.spec, .train = &shapes};
+        must(plan_make(&plan, &request, &e), &e);
+        train(&g, &data, &c, losses);
+        arena_get_stats(g.session.arena, &measured);
+        assert_int_equal(plan.stats.allocated_peak, measured.allocated_peak);
+        assert_memory_equal(plan.stats.at_peak, measured.at_peak, sizeof measured.at_peak);
+        assert_int_equal(plan.trainable_parameters, g.session.model.trainable_count);
+        batcher_close(&b);
+        golden_close(&g);
+    }
+    dataset_release(&data);
+}
+
+static void compare_layouts(const char *family, const char *variant, const char *changes) {
+    static const struct layout_case CASES[] = {
+        {8, false, false}, {4, false, false}, {1, false, false}, {8, false, true},
+        {8, true, false},  {2, true, false},  {4, true, true},
+    };
+    struct dataset data;
+    double reference[STEPS];
+    make_dataset(&data);
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct golden g;
+        double losses[STEPS];
+        golden_open(&g, family, variant, "cpu", changes);
+        train(&g, &data, &CASES[i], losses);
+        golden_close(&g);
+        if (i == 0) memcpy(reference, losses, sizeof reference);
+        for (int step = 0; step < STEPS; step++) {
+            if (fabs(losses[step] - reference[step]) <= 1e-5 * reference[step]) continue;
+            fail_msg(
+                "%s %s: micro-batch %lld%s%s: loss %.8f at step %d, the reference layout has %.8f",
+                family, variant, (long long)CASES[i].micro_rows, CASES[i].packing ? " packed" : "",
+                CASES[i].checkpointing ? " checkpointed" : "", losses[step], step + 1,
+                reference[step]);
+        }
+    }
+    dataset_release(&data);
+}
+
+static void test_layout_leaves_the_loss_alone(void **state) {
+    const char *const family = *state;
+    compare_layouts(family, "lora", NULL);
+    if (golden_has(family, "full")) compare_layouts(family, "full", NULL);
+}
+
+/* Dropout masks are keyed by (seed, step, sample, position, module): the layout must not show in
+ * them either. */
+static void test_layout_leaves_dropout_alone(void **state) {
+    compare_layouts(*state, "lora", "{\"lora_dropout\":0.2}");
+}
+
+enum { TESTS_MAX = 64 };
+
+int main(void) {
+    static struct CMUnitTest tests[TESTS_MAX];
+    static char names[TESTS_MAX][64];
+    static const struct {
+        const char *what;
+        CMUnitTestFunction run;
+    } KINDS[] = {
+        {"same books", test_null_device_keeps_the_same_books},
+        {"planned is measured", test_planned_peak_is_measured_peak},
+        {"layout", test_layout_leaves_the_loss_alone},
+    };
+    size_t count = 0;
+    for (size_t f = 0; f < COUNT_OF(FAMILIES); f++) {
+        for (size_t k = 0; k < COUNT_OF(KINDS); k++, count++) {
+            snprintf(names[count], sizeof names[count], "%s/%s", FAMILIES[f], KINDS[k].what);
+            tests[count] = (struct CMUnitTest){.name = names[count],
+                                               .test_func = KINDS[k].run,
+                                               .initial_state = (void *)(uintptr_t)FAMILIES[f]};
+        }
+    }
+    tests[count++] = (struct CMUnitTest){.name = "dropout/layout",
+                                         .test_func = test_layout_leaves_dropout_alone,
+                                         .initial_state = (void *)(uintptr_t) "llama"};
+    return _cmocka_run_group_tests("laws", tests, count, NULL, NULL);
+}
