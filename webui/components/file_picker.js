@@ -146,7 +146,10 @@ export function FilePicker({ id, label, hint, file, files, error, onFile }) {
                         onPick=${upload.start}
                     />
                     <${Existing} label=${label} files=${files} onFile=${onFile} />`}
-        <${ErrorNote} error=${upload.error} title="The file did not arrive" />
+        <${ErrorNote}
+            error=${upload.error && { message: upload.error.message }}
+            title="The file was not taken"
+        />
         ${error && html`<p id=${errorId} class="error-text" role="alert">${error}</p>`}
     </div>`;
 }

@@ -219,6 +219,7 @@ function memorySeries(names, colourOf) {
     return [
         ...names.map((name) => ({ label: name, colour: colourOf(name), fill: true, width: 0 })).reverse(),
         { label: "peak", colour: "--ink", width: 1.5, dash: [5, 4] },
+        { label: "between steps", colour: "--ink", width: 1 },
     ];
 }
 
@@ -226,11 +227,13 @@ function memoryLegend(names, colourOf, capacity) {
     return [
         ...names.map((name) => ({ label: humanize(name), colour: colourOf(name), shape: "box" })),
         { label: "Peak", colour: "--ink", shape: "dash" },
+        { label: "Between steps", colour: "--ink" },
         ...(capacity > 0 ? [{ label: "Load line", colour: "--c-load-line", shape: "load" }] : []),
     ];
 }
 
-// Memory by category, stacked; the peak and the plan as lines; the capacity as the load line.
+// Memory by category as it was when the device was fullest, stacked; the peak, and what is held between steps, as
+// lines; the capacity as the load line.
 // `look` is { sync, planned (bytes or null), toLoadLine }.
 export function memoryPlot(view, look) {
     const capacity = lastOf(view.memory.capacity) ?? 0;
@@ -251,10 +254,11 @@ export function memoryPlot(view, look) {
         legend: memoryLegend(names, colourOf, capacity),
         format: formatBytes,
         steps: (v) => v.memory.step,
-        data: (v) => [v.memory.step, ...layers(v).reverse(), v.memory.peak],
+        data: (v) => [v.memory.step, ...layers(v).reverse(), v.memory.peak, v.memory.allocated],
         readout: (v, row) => [
             ...names.map((name) => formatBytes(v.memory.categories[name][row])),
             formatBytes(v.memory.peak[row]),
+            formatBytes(v.memory.allocated[row]),
             formatBytes(v.memory.capacity[row]),
         ],
         range: () => memoryRange(look.view(), look),

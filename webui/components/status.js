@@ -20,6 +20,8 @@ const PHASES = {
     eval: "Evaluating",
     checkpoint: "Saving a checkpoint",
     export: "Saving the result",
+    stopping: "Stopping",
+    interrupted: "Interrupted, will go on",
 };
 
 export const isActive = (status) =>

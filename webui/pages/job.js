@@ -46,11 +46,6 @@ function Fact({ name, children }) {
     return html`<div><dt>${name}</dt><dd>${children}</dd></div>`;
 }
 
-function runTime(job) {
-    const start = job.plimsoll.started_at ?? job.created_at;
-    return job.finished_at ? job.finished_at - start : null;
-}
-
 const phaseText = (job) =>
     job.status === "running" ? phaseWord(job.plimsoll.phase) : statusWord(job.status);
 
@@ -66,7 +61,7 @@ function Facts({ job, memory }) {
         ${typeof p.epoch === "number" && html`<${Fact} name="Epoch">${formatNumber(p.epoch, 2)}<//>`}
         <${Fact} name="Speed">${formatCount(p.tokens_per_second)} tokens/s<//>
         ${job.status === "running" && html`<${Fact} name="Time left">${formatDuration(p.eta_seconds)}<//>`}
-        ${over && html`<${Fact} name="Took">${formatDuration(runTime(job))}<//>`}
+        ${over && html`<${Fact} name="Took">${formatDuration(p.run_seconds)}<//>`}
         ${memory.peak > 0 &&
         html`<${Fact} name="Memory peak">
             ${formatBytes(memory.peak)}
@@ -189,7 +184,7 @@ export function JobPage({ id }) {
     const job = useCurrentJob(feed);
     const error = useSignal(feed.error);
     useTitle(job);
-    if (job) {
+    if (job && error?.status !== 404) {
         return html`<${JobView} job=${job} feed=${feed} />`;
     }
     if (error && error.name !== "ConnectionError") {

@@ -47,9 +47,9 @@ const EXAMPLE = [
 // Two short lines: when, and how long.
 function timeTexts(job) {
     const { finished_at: finished, created_at: created } = job;
-    const { started_at: started, eta_seconds: left } = job.plimsoll ?? {};
+    const { started_at: started, eta_seconds: left, run_seconds: took } = job.plimsoll ?? {};
     if (isFinished(job.status) && finished) {
-        return [formatAgo(finished), finished >= started ? `took ${formatDuration(finished - started)}` : ""];
+        return [formatAgo(finished), took > 0 ? `took ${formatDuration(took)}` : ""];
     }
     if (job.status === "running" && started > 0) {
         return [

@@ -64,11 +64,11 @@ function firstForm({ models, keys, files, job }) {
 }
 
 function modelFacts(model) {
-    const { parameters, bytes, size_bytes: size, architecture, model_type: type } = model.plimsoll ?? {};
+    const { parameters, weights_bytes: bytes, model_type: type } = model.plimsoll ?? {};
     return [
         parameters > 0 && `${formatCount(parameters)} parameters`,
-        (bytes ?? size) > 0 && formatBytes(bytes ?? size),
-        architecture ?? type,
+        bytes > 0 && formatBytes(bytes),
+        type,
     ]
         .filter(Boolean)
         .join(" · ");
