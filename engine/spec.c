@@ -153,6 +153,7 @@ static enum status wrong_type(const struct spec_key *key, const char *expected, 
 
 static bool choice_contains(const char *choices, const char *value) {
     const size_t len = strlen(value);
+    if (strchr(value, '|')) return false; /* two choices are not one */
     for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
         if (len && strncmp(at, value, len) == 0 && (at[len] == '|' || !at[len])) return true;
     }
