@@ -99,33 +99,20 @@ static enum status answer(struct session *s, const char *folder, const char *pro
     return status;
 }
 
-/* A spec that says: this model, this adapter. */
-static enum status read_spec(struct spec *spec, const char *folder, const char *adapter,
-                             struct err *e) {
-    cJSON *const json = cJSON_CreateObject();
-    json_add_string(json, "model", folder);
-    if (adapter) json_add_string(json, "adapter_name_or_path", adapter);
-    const enum status status = spec_parse(spec, json, e);
-    cJSON_Delete(json);
-    return status;
-}
-
 enum status inspect_answer(const char *folder, const char *prompt, const char *adapter, cJSON **out,
                            struct err *e) {
-    struct spec spec = {0};
     struct session_options options = {0};
     struct session session = {0};
     struct model_config config;
     struct weights_report report;
     struct str text = {0};
     const struct session_place place = {.device = "cpu"};
+    const struct session_source source = {.model = folder, .adapter = adapter};
     enum status status = STATUS_OK;
-    GUARD(read_spec(&spec, folder, adapter, e));
     GUARD(model_config_load(&config, folder, e));
-    GUARD(session_options_read(&options, &spec, e));
-    if (!adapter) options.model.lora = false;
+    GUARD(session_options_for(&options, adapter, ANSWER_LENGTH_MAX, e));
     GUARD(session_open(&session, &place, &config, &options, e));
-    GUARD(session_load(&session, &spec, &report, e));
+    GUARD(session_load(&session, &source, &report, e));
     GUARD(answer(&session, folder, prompt, &text, e));
     *out = cJSON_CreateObject();
     json_add_string(*out, "prompt", prompt);
@@ -134,6 +121,5 @@ done:
     str_release(&text);
     session_close(&session);
     session_options_release(&options);
-    spec_release(&spec);
     return status;
 }

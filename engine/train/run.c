@@ -86,7 +86,10 @@ static enum status check_fit(const struct plan *plan, int64_t capacity, struct e
 
 static enum status load_state(struct run *r, struct err *e) {
     struct weights_report weights = {0};
-    TRY(session_load(&r->session, &r->spec, &weights, e));
+    const struct session_source source = {.model = r->spec.model,
+                                          .adapter = r->spec.adapter_name_or_path,
+                                          .seed = (uint64_t)r->spec.seed};
+    TRY(session_load(&r->session, &source, &weights, e));
     if (weights.unused > 0) {
         char *text = str_format("%lld tensors of the model files are not used, the first is %s",
                                 (long long)weights.unused, weights.first_unused);

@@ -13,10 +13,9 @@ static void take_targets(struct session_options *o, char *const *items, int64_t 
     }
 }
 
-static enum status adopt_adapter(struct session_options *o, const struct spec *spec,
-                                 struct err *e) {
+static enum status adopt_adapter(struct session_options *o, const char *folder, struct err *e) {
     struct adapter_config c = {0};
-    const enum status status = adapter_config_load(&c, spec->adapter_name_or_path, e);
+    const enum status status = adapter_config_load(&c, folder, e);
     if (status == STATUS_OK) {
         o->model.r = c.r;
         o->model.lora_alpha = c.lora_alpha;
@@ -47,7 +46,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                               .weight_decay = spec->weight_decay,
                                               .max_grad_norm = spec->max_grad_norm};
     if (o->model.lora && spec->adapter_name_or_path) {
-        TRY(adopt_adapter(o, spec, e));
+        TRY(adopt_adapter(o, spec->adapter_name_or_path, e));
     } else if (o->model.lora) {
         take_targets(o, spec->target_modules.items, spec->target_modules.count);
     }
@@ -56,6 +55,15 @@ enum status session_options_read(struct session_options *o, const struct spec *s
             e, STATUS_UNSUPPORTED, "lora_dropout",
             "lora_dropout: dropout together with use_dora is not supported; set lora_dropout to 0");
     }
+    o->model.target_modules = o->targets;
+    o->model.target_count = o->target_count;
+    return STATUS_OK;
+}
+
+enum status session_options_for(struct session_options *o, const char *adapter, int64_t length_max,
+                                struct err *e) {
+    *o = (struct session_options){.model = {.length_max = length_max, .lora = adapter != NULL}};
+    if (adapter) TRY(adopt_adapter(o, adapter, e));
     o->model.target_modules = o->targets;
     o->model.target_count = o->target_count;
     return STATUS_OK;
@@ -94,14 +102,14 @@ void session_close(struct session *s) {
     *s = (struct session){0};
 }
 
-enum status session_load(struct session *s, const struct spec *spec, struct weights_report *report,
-                         struct err *e) {
+enum status session_load(struct session *s, const struct session_source *source,
+                         struct weights_report *report, struct err *e) {
     struct st_set set = {0};
-    enum status status = st_open_folder(&set, spec->model, e);
+    enum status status = st_open_folder(&set, source->model, e);
     if (status == STATUS_OK) status = weights_load(&s->model, &set, report, e);
     st_close(&set);
     TRY(status);
     if (!s->model.options.lora) return STATUS_OK;
-    if (spec->adapter_name_or_path) return adapter_load(&s->model, spec->adapter_name_or_path, e);
-    return weights_init_adapter(&s->model, (uint64_t)spec->seed, e);
+    if (source->adapter) return adapter_load(&s->model, source->adapter, e);
+    return weights_init_adapter(&s->model, source->seed, e);
 }

@@ -26,6 +26,9 @@ struct session_options {
     int64_t target_count;
 };
 enum status session_options_read(struct session_options *o, const struct spec *spec, struct err *e);
+/* For a model that only speaks: no adapter (NULL) or the one in this folder, fp32. */
+enum status session_options_for(struct session_options *o, const char *adapter, int64_t length_max,
+                                struct err *e);
 void session_options_release(struct session_options *o);
 
 /* Opens the device, reserves the arena and allocates model and (if train) optimizer; contents
@@ -41,10 +44,15 @@ enum status session_open(struct session *s, const struct session_place *place,
                          struct err *e);
 void session_close(struct session *s);
 
-/* Base weights from the model folder, adapter from its folder or fresh. *report: what the weight
- * files hold beyond the model. */
+/* Where the numbers come from. */
+struct session_source {
+    const char *model;   /* folder */
+    const char *adapter; /* folder, or NULL: a fresh one drawn from the seed */
+    uint64_t seed;
+};
+/* Fills base weights and adapter. *report: what the weight files hold beyond the model. */
 struct weights_report;
-enum status session_load(struct session *s, const struct spec *spec, struct weights_report *report,
-                         struct err *e);
+enum status session_load(struct session *s, const struct session_source *source,
+                         struct weights_report *report, struct err *e);
 
 #endif

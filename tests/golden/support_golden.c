@@ -68,6 +68,10 @@ static void read_spec(struct golden *g, const char *variant, const char *changes
     struct err e = {0};
     cJSON *const json = cJSON_CreateObject();
     json_add_string(json, "model", g->folder);
+    /* The golden batch comes from golden.json; a spec without data would be refused. */
+    cJSON *const files =
+        cJSON_AddArrayToObject(cJSON_AddObjectToObject(json, "data"), "train_files");
+    cJSON_AddItemToArray(files, cJSON_CreateString("golden.json"));
     json_add_string(json, "finetuning_type", strcmp(variant, "full") == 0 ? "full" : "lora");
     json_add_number(json, "learning_rate", number(hyper, "lr"));
     json_add_number(json, "weight_decay", number(hyper, "weight_decay"));
@@ -82,6 +86,7 @@ static void read_spec(struct golden *g, const char *variant, const char *changes
     cJSON *more = NULL;
     if (changes) must(json_parse(changes, strlen(changes), "changes", &more, &e), &e);
     for (cJSON *item = more ? more->child : NULL; item; item = item->next) {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string);
         cJSON_AddItemToObject(json, item->string, cJSON_Duplicate(item, true));
     }
     must(spec_parse(&g->spec, json, &e), &e);
@@ -106,7 +111,9 @@ void golden_open(struct golden *g, const char *name, const char *variant, const 
     const struct session_place place = {
         .device = device, .capacity = INT64_C(1) << 30, .train = true};
     must(session_open(&g->session, &place, &g->config, &g->options, &e), &e);
-    if (g->session.device->computes) must(session_load(&g->session, &g->spec, &report, &e), &e);
+    const struct session_source source = {.model = g->folder,
+                                          .adapter = g->spec.adapter_name_or_path};
+    if (g->session.device->computes) must(session_load(&g->session, &source, &report, &e), &e);
 }
 
 void golden_close(struct golden *g) {

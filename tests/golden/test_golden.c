@@ -219,7 +219,8 @@ static void test_merged_weights_match(void **state) {
     struct st_set ours = {0}, reference = {0};
     char folder[] = "/tmp/plimsoll-test-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    golden_open(&g, "llama", "lora", "cpu", NULL);
+    golden_open(&g, "llama", "lora", "cpu",
+                "{\"adapter_name_or_path\":\"tests/golden/data/llama/lora_after\"}");
     char *path = file_join(folder, "merged.safetensors"),
          *wanted = golden_path(&g, "lora_merged.safetensors");
     must(weights_save_merged(&g.session.model, ST_F32, path, &e), &e);
