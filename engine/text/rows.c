@@ -44,6 +44,14 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r' || c == '\n';
 }
 
+/* The length without white space at the end. */
+static size_t trimmed(const char *text, size_t len) {
+    while (len && is_space(text[len - 1])) {
+        len--;
+    }
+    return len;
+}
+
 /* Moves `at` to the next byte that is not white space, counting lines; false at the end of the
  * file. */
 static enum status skip_space(struct rows *r, bool *found, struct err *e) {
@@ -102,12 +110,9 @@ static enum status next_line(struct rows *r, struct row *row, bool *found, struc
         TRY(fill(r, e));
     }
     const size_t stop = newline ? (size_t)(newline - r->buffer) : r->end;
-    size_t len = stop - r->at;
+    const size_t len = stop - r->at;
     if (len > ROW_BYTES_MAX) return too_long(e);
-    while (len && is_space(r->buffer[r->at + len - 1])) {
-        len--;
-    }
-    *row = (struct row){r->buffer + r->at, len, r->line};
+    *row = (struct row){r->buffer + r->at, trimmed(r->buffer + r->at, len), r->line};
     r->line += newline != NULL;
     r->at = newline ? stop + 1 : stop;
     return STATUS_OK;
@@ -172,7 +177,7 @@ static enum status next_element(struct rows *r, struct row *row, bool *found, st
         TRY(fill(r, e));
     }
     if (s.offset > ROW_BYTES_MAX) return too_long(e);
-    *row = (struct row){r->buffer + r->at, s.offset, r->line};
+    *row = (struct row){r->buffer + r->at, trimmed(r->buffer + r->at, s.offset), r->line};
     r->at += s.offset;
     r->line += s.lines;
     r->elements++;
