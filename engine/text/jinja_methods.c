@@ -236,19 +236,19 @@ static enum status find(struct render *r, const struct value *self, const struct
     return STATUS_OK;
 }
 METHOD(str_find) {
-    int64_t index;
+    int64_t index = -1;
     TRY(find(r, self, args, false, &index));
     *out = value_int(index);
     return STATUS_OK;
 }
 METHOD(str_rfind) {
-    int64_t index;
+    int64_t index = -1;
     TRY(find(r, self, args, true, &index));
     *out = value_int(index);
     return STATUS_OK;
 }
 METHOD(str_index) {
-    int64_t index;
+    int64_t index = -1;
     TRY(find(r, self, args, false, &index));
     RENDER_FAIL_IF(r, index < 0, STATUS_INVALID, "index: the text was not found");
     *out = value_int(index);
