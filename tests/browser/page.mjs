@@ -18,7 +18,7 @@ if (!browserPath()) {
     process.exit(0);
 }
 
-const { check, close } = createChecks();
+const { check, journey, close } = createChecks();
 const appliance = await createAppliance();
 const browser = await launchBrowser();
 const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, acceptDownloads: true });
@@ -73,7 +73,7 @@ async function chooseModel() {
     await page.locator(".choice", { hasText: MODEL }).first().click();
 }
 
-await check("the empty page tells a newcomer what to do", async () => {
+await journey("the empty page tells a newcomer what to do", async () => {
     await open("");
     await page.getByRole("link", { name: "Start your first job" }).waitFor();
     await page.getByRole("link", { name: "Start your first job" }).click();
@@ -81,13 +81,13 @@ await check("the empty page tells a newcomer what to do", async () => {
     assert.equal(await page.locator("h1").innerText(), "New job");
 });
 
-await check("Start without a file or a model says so at both places and starts nothing", async () => {
+await journey("Start without a file or a model says so at both places and starts nothing", async () => {
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await page.getByText("Choose the file to learn from.").waitFor();
     assert.equal((await jobs()).length, 0);
 });
 
-await check("a broken file: each error with its line, nothing started", async () => {
+await journey("a broken file: each error with its line, nothing started", async () => {
     const good = { messages: [{ role: "user", content: "a" }, { role: "assistant", content: "b" }] };
     await chooseFile("broken.jsonl", jsonl([good, '{"messages": [oops', good]));
     const report = page.locator(".note-error table");
@@ -100,7 +100,7 @@ await check("a broken file: each error with its line, nothing started", async ()
     assert.equal((await jobs()).length, 0);
 });
 
-await check("an empty file is refused in words", async () => {
+await journey("an empty file is refused in words", async () => {
     await page.getByRole("button", { name: "Choose another file" }).click();
     await chooseFile("empty.jsonl", Buffer.alloc(0));
     await page.locator(".note-error").first().waitFor();
@@ -111,7 +111,7 @@ await check("an empty file is refused in words", async () => {
     }
 });
 
-await check("markup in a file is shown as text and never runs", async () => {
+await journey("markup in a file is shown as text and never runs", async () => {
     const content = "<img src=x onerror=alert(1)><script>alert(2)</script>";
     const row = { messages: [{ role: "user", content }, { role: "assistant", content }] };
     await chooseFile("markup.jsonl", jsonl([row, row]));
@@ -121,7 +121,7 @@ await check("markup in a file is shown as text and never runs", async () => {
     await page.getByRole("button", { name: "Choose another file" }).click();
 });
 
-await check("a dropped file arrives and its first rows are shown", async () => {
+await journey("a dropped file arrives and its first rows are shown", async () => {
     const { name, buffer } = await example("first-mate.jsonl");
     await dropFile(page, ".drop", name, buffer);
     await page.locator(".row-preview").first().waitFor();
@@ -129,7 +129,7 @@ await check("a dropped file arrives and its first rows are shown", async () => {
     assert.match(await text(".file-facts"), new RegExp(`first-mate\\.jsonl.*chat messages.*${rows} rows`, "s"));
 });
 
-await check("a refusal stands at the field it is about, whoever refuses", async () => {
+await journey("a refusal stands at the field it is about, whoever refuses", async () => {
     await page.fill('[name="r"]', "0");
     await page.locator("#spec-r-error").waitFor();
     await page.fill('[name="r"]', "8");
@@ -142,7 +142,7 @@ await check("a refusal stands at the field it is about, whoever refuses", async 
     assert.equal((await jobs()).length, 0);
 });
 
-await check("a job starts, and its loss falls on the page", async () => {
+await journey("a job starts, and its loss falls on the page", async () => {
     await more({ warmup_steps: 0, max_steps: LONG_STEPS, learning_rate: "1e-3", save_steps: 20 });
     await more({ sample_prompts: "Who looks after the ropes?", sample_max_tokens: 8 });
     await page.fill("#suffix", "watched");
@@ -157,13 +157,13 @@ await check("a job starts, and its loss falls on the page", async () => {
     assert.ok(shown < steps.loss[0], `the page shows ${shown}, the run began with ${steps.loss[0]}`);
 });
 
-await check("memory is shown by category under the load line", async () => {
+await journey("memory is shown by category under the load line", async () => {
     const legend = await text('[data-chart="memory"] .legend');
     assert.match(legend, /Weights\s+[\d.,]+ (KiB|MiB)/);
     assert.match(legend, /Load line\s+[\d.,]+ [KMGT]iB/);
 });
 
-await check("reload in the middle: the same job goes on, with its past", async () => {
+await journey("reload in the middle: the same job goes on, with its past", async () => {
     const before = await stepOnPage();
     await page.reload();
     await page.locator('[data-chart="loss"] canvas').waitFor();
@@ -172,7 +172,7 @@ await check("reload in the middle: the same job goes on, with its past", async (
     await until("more steps", WAIT_MS, async () => (await stepOnPage()) > after);
 });
 
-await check("dragging over the chart shows those steps, and one click shows all again", async () => {
+await journey("dragging over the chart shows those steps, and one click shows all again", async () => {
     const box = await page.locator('[data-chart="loss"] .u-over').boundingBox();
     await page.mouse.move(box.x + box.width * 0.2, box.y + 40);
     await page.mouse.down();
@@ -182,7 +182,7 @@ await check("dragging over the chart shows those steps, and one click shows all 
     await page.getByRole("button", { name: "Show all" }).waitFor({ state: "detached" });
 });
 
-await check("server restarted underneath: the page says so, comes back by itself and misses nothing", async () => {
+await journey("server restarted underneath: the page says so, comes back by itself and misses nothing", async () => {
     const id = jobId();
     serverIsDown = true;
     await appliance.stop();
@@ -198,14 +198,14 @@ await check("server restarted underneath: the page says so, comes back by itself
     steps.step.forEach((step, i) => assert.equal(step, i + 1, "a step is missing"));
 });
 
-await check("pause and resume", async () => {
+await journey("pause and resume", async () => {
     await page.getByRole("button", { name: "Pause", exact: true }).click();
     await until("the pause", WAIT_MS, async () => (await statusOnPage()) === "Paused");
     await page.getByRole("button", { name: "Resume", exact: true }).click();
     await until("the run to go on", WAIT_MS, async () => (await statusOnPage()) === "Running");
 });
 
-await check("cancel asks once and ends the job", async () => {
+await journey("cancel asks once and ends the job", async () => {
     await page.getByRole("button", { name: "Cancel", exact: true }).click();
     await page.getByRole("button", { name: "Keep it running" }).click();
     assert.notEqual(await statusOnPage(), "Cancelled");
@@ -215,7 +215,7 @@ await check("cancel asks once and ends the job", async () => {
     assert.equal((await api(`/v1/fine_tuning/jobs/${jobId()}`)).status, "cancelled");
 });
 
-await check("run again with changes brings the settings and the file along", async () => {
+await journey("run again with changes brings the settings and the file along", async () => {
     await page.getByRole("link", { name: "Run again with changes" }).click();
     await page.locator(".row-preview").first().waitFor();
     assert.equal(await page.inputValue('[name="r"]'), "8");
@@ -226,7 +226,7 @@ await check("run again with changes brings the settings and the file along", asy
     await page.waitForURL(/#\/jobs\//);
 });
 
-await check("a finished job: checkpoints, what the model says, the plan kept, the adapter to take away", async () => {
+await journey("a finished job: checkpoints, what the model says, the plan kept, the adapter to take away", async () => {
     await until("the success", 2 * WAIT_MS, async () => (await statusOnPage()) === "Succeeded");
     await page.getByRole("region", { name: "Checkpoints" }).first().waitFor();
     assert.match(await text('[aria-label="What the model says"]'), /Who looks after the ropes\?/);
@@ -240,7 +240,7 @@ await check("a finished job: checkpoints, what the model says, the plan kept, th
     assert.equal(download.suggestedFilename(), "taken-away.zip");
 });
 
-await check("the log holds messages and can be narrowed to warnings", async () => {
+await journey("the log holds messages and can be narrowed to warnings", async () => {
     const log = page.locator('section[aria-label="Log"]');
     const all = await log.locator(".log-row").count();
     assert.ok(all > 0);
@@ -248,7 +248,7 @@ await check("the log holds messages and can be narrowed to warnings", async () =
     assert.equal(await log.locator(".log-info").count(), 0);
 });
 
-await check("the list of jobs shows both jobs as they are", async () => {
+await journey("the list of jobs shows both jobs as they are", async () => {
     await open("");
     await page.locator(".job-row", { hasText: "taken-away" }).getByText("Succeeded").waitFor();
     await page.locator(".job-row", { hasText: "watched" }).getByText("Cancelled").waitFor();

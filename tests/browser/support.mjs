@@ -2,6 +2,7 @@
 //
 // The server under test is the built one with the real engine, on a free port of the loopback and a data folder that is
 // removed afterwards. Nothing here waits for a fixed time: every wait names what it waits for and has a deadline.
+import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { mkdtemp, readFile, rm } from "node:fs/promises";
@@ -18,21 +19,35 @@ const BROWSERS = ["/usr/bin/chromium", "/usr/bin/google-chrome", "/usr/bin/googl
 const START_MS = 15_000;
 const STOP_MS = 10_000;
 
-// check(name, fn) runs and counts; close() prints the closing line and sets the exit code.
+// check(name, fn) runs and counts; close() prints the closing line and sets the exit code. journey is for checks that
+// build on each other: after one has failed the rest is counted as failed without being tried.
 export function createChecks() {
     let passed = 0;
     let failed = 0;
+    let stranded = false;
+
+    async function check(name, run) {
+        const start = Date.now();
+        try {
+            await run();
+            passed++;
+            process.stdout.write(`ok ${name} (${Date.now() - start} ms)\n`);
+            return true;
+        } catch (error) {
+            failed++;
+            process.stdout.write(`FAILED ${name}: ${error.stack ?? error}\n`);
+            return false;
+        }
+    }
+
     return {
-        async check(name, run) {
-            const start = Date.now();
-            try {
-                await run();
-                passed++;
-                process.stdout.write(`ok ${name} (${Date.now() - start} ms)\n`);
-            } catch (error) {
-                failed++;
-                process.stdout.write(`FAILED ${name}: ${error.stack ?? error}\n`);
-            }
+        check,
+        async journey(name, run) {
+            const done = await check(name, () => {
+                assert.ok(!stranded, "not tried, since an earlier step failed");
+                return run();
+            });
+            stranded ||= !done;
         },
         close() {
             process.stdout.write(`${passed} passed, ${failed} failed\n`);
