@@ -5,8 +5,10 @@
 import { get, jobPath } from "./api.js";
 import { createSignal } from "./signal.js";
 
-const PAGE_SIZE = 100;
-const PAGES_AT_ONCE = 10;
+const NEWS_SIZE = 100; // a page when looking for what is new
+const PAST_SIZE = 500; // a page of the past, most of which may be per-step metrics
+const MESSAGES_FIRST = 100;
+const PAGES_AT_ONCE = 5;
 const ENTRIES_MAX = 5_000;
 const REFRESH_MS = 700;
 
@@ -23,8 +25,8 @@ export class JobLog {
         this.busy = null;
     }
 
-    page(after) {
-        const query = new URLSearchParams({ limit: PAGE_SIZE, ...(after ? { after } : {}) });
+    page(limit, after) {
+        const query = new URLSearchParams({ limit, ...(after ? { after } : {}) });
         return get(jobPath(this.jobId, `/events?${query}`));
     }
 
@@ -50,7 +52,8 @@ export class JobLog {
         const fresh = [];
         let after = null;
         for (let pages = 0; pages < PAGES_AT_ONCE; pages++) {
-            const { data, has_more: more } = await this.page(after);
+            const size = seenBefore === null ? PAST_SIZE : NEWS_SIZE;
+            const { data, has_more: more } = await this.page(size, after);
             if (after === null && data.length > 0) {
                 this.newest = data[0].id;
             }
@@ -60,7 +63,7 @@ export class JobLog {
             if (seenBefore === null) {
                 this.oldest = after;
                 this.more = more;
-                if (fresh.length >= PAGE_SIZE || !more) {
+                if (fresh.length >= MESSAGES_FIRST || !more) {
                     break;
                 }
             } else if (met >= 0 || !more) {
@@ -87,7 +90,7 @@ export class JobLog {
 
     async loadOlder() {
         for (let pages = 0; pages < PAGES_AT_ONCE && this.more; pages++) {
-            const { data, has_more: more } = await this.page(this.oldest);
+            const { data, has_more: more } = await this.page(PAST_SIZE, this.oldest);
             const fresh = this.news(data);
             this.oldest = data[data.length - 1]?.id ?? this.oldest;
             this.more = more;

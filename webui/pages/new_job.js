@@ -31,7 +31,7 @@ function useMaterial(from) {
                 setMaterial({
                     ready: true,
                     error: null,
-                    models: models.data.filter((m) => !m.plimsoll?.job_id && m.owned_by !== "fine-tune"),
+                    models: models.data.filter((model) => model.owned_by !== "fine-tune"),
                     keys: Array.isArray(spec) ? spec : spec.data,
                     files: files.data,
                     job,
@@ -64,7 +64,10 @@ function firstForm({ models, keys, files, job }) {
 }
 
 function modelFacts(model) {
-    const { parameters, weights_bytes: bytes, model_type: type } = model.plimsoll ?? {};
+    const { parameters, weights_bytes: bytes, model_type: type, error } = model.plimsoll ?? {};
+    if (error) {
+        return `Cannot be used: ${error}`;
+    }
     return [
         parameters > 0 && `${formatCount(parameters)} parameters`,
         bytes > 0 && formatBytes(bytes),
@@ -89,6 +92,7 @@ function ModelChoice({ models, value, error, onChange }) {
                     name="model"
                     value=${model.id}
                     checked=${value === model.id}
+                    disabled=${Boolean(model.plimsoll?.error)}
                     aria-describedby=${error ? "model-error" : undefined}
                     onChange=${() => onChange(model.id)}
                 />
