@@ -72,7 +72,7 @@ static size_t space_at(const struct lexer *x, size_t at) {
     while (at < x->len) {
         uint32_t code;
         const int size = utf8_decode(x->text + at, x->len - at, &code);
-        if (!unicode_is_space(code)) break;
+        if (!python_is_space(code)) break;
         at += (size_t)size;
     }
     return at - from;

@@ -314,7 +314,7 @@ METHOD(str_isalnum) {
 }
 METHOD(str_isspace) {
     (void)args;
-    *out = all_are(self->as.text, unicode_is_space);
+    *out = all_are(self->as.text, python_is_space);
     return render_work(r, self->as.text->len);
 }
 

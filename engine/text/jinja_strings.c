@@ -6,13 +6,14 @@
 
 #include "base/mem.h"
 #include "engine/text/jinja_unicode.h"
+#include "engine/text/unicode.h"
 
 /* Whether a letter after `before` begins a word. */
 static bool breaks_word(uint32_t before, enum title_rule rule) {
     if (rule == TITLE_METHOD) {
         return !unicode_is_alpha(before) && !unicode_is_upper(before) && !unicode_is_lower(before);
     }
-    return unicode_is_space(before) || (before < 0x80 && before && strchr("-({[<", (char)before));
+    return python_is_space(before) || (before < 0x80 && before && strchr("-({[<", (char)before));
 }
 
 static void append_in_case(struct str *out, uint32_t code, enum letter_case to, bool first) {
@@ -23,7 +24,10 @@ static void append_in_case(struct str *out, uint32_t code, enum letter_case to, 
     } else if (to == CASE_UPPER) {
         unicode_append_upper(out, code);
     } else if (to == CASE_LOWER || !first) {
-        unicode_append_lower(out, code);
+        struct str letter = {0};
+        str_append_utf8(&letter, code);
+        unicode_append_lower(out, letter.data, letter.len);
+        str_release(&letter);
     } else {
         unicode_append_title(out, code);
     }

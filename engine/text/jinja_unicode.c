@@ -7,14 +7,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "engine/text/unicode.h"
 
-bool unicode_is_space(uint32_t code) {
-    if (code <= 0x20)
-        return code == 0x20 || (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x1F);
-    if (code == 0x85 || code == 0xA0 || code == 0x1680) return true;
-    if (code < 0x2000) return false;
-    return code <= 0x200A || code == 0x2028 || code == 0x2029 || code == 0x202F || code == 0x205F ||
-           code == 0x3000;
+bool python_is_space(uint32_t code) {
+    return unicode_is_space(code) || (code >= 0x1C && code <= 0x1F);
 }
 
 static utf8proc_category_t category(uint32_t code) {
@@ -88,14 +84,6 @@ void unicode_append_upper(struct str *out, uint32_t code) {
     str_append_utf8(out, (uint32_t)utf8proc_toupper((utf8proc_int32_t)code));
 }
 
-void unicode_append_lower(struct str *out, uint32_t code) {
-    if (code == 0x130) {
-        str_append(out, "i\u0307");
-        return;
-    }
-    str_append_utf8(out, (uint32_t)utf8proc_tolower((utf8proc_int32_t)code));
-}
-
 void unicode_append_title(struct str *out, uint32_t code) {
     for (size_t i = 0; i < COUNT_OF(SPECIAL); i++) {
         if (SPECIAL[i].code == code) {
@@ -134,7 +122,7 @@ size_t unicode_rstrip(const char *text, size_t len) {
             start--;
         }
         uint32_t code = 0;
-        if (!utf8_decode(text + start, len - start, &code) || !unicode_is_space(code)) return len;
+        if (!utf8_decode(text + start, len - start, &code) || !python_is_space(code)) return len;
         len = start;
     }
     return 0;
@@ -145,7 +133,7 @@ size_t unicode_lstrip(const char *text, size_t len) {
     while (at < len) {
         uint32_t code = 0;
         const int size = utf8_decode(text + at, len - at, &code);
-        if (!size || !unicode_is_space(code)) break;
+        if (!size || !python_is_space(code)) break;
         at += (size_t)size;
     }
     return at;

@@ -11,7 +11,7 @@
 #include "base/str.h"
 
 /* Python's str.isspace: Unicode white space and U+001C..U+001F. */
-bool unicode_is_space(uint32_t code);
+bool python_is_space(uint32_t code);
 /* Python's str.isprintable of one character. */
 bool unicode_is_printable(uint32_t code);
 bool unicode_is_upper(uint32_t code);
@@ -22,7 +22,6 @@ bool unicode_is_digit(
 
 /* Appends the letter in the other case; one letter may become several (U+00DF -> "SS"). */
 void unicode_append_upper(struct str *out, uint32_t code);
-void unicode_append_lower(struct str *out, uint32_t code);
 void unicode_append_title(struct str *out, uint32_t code);
 
 /* Number of code points. */
