@@ -38,7 +38,7 @@ function ErrorTable({ errors }) {
 }
 
 function Problems({ file, errors }) {
-    const count = errors.length;
+    const count = reportOf(file).error_count ?? errors.length;
     const reason = file.status_details;
     return html`<div class="note note-error" role="alert">
         <strong>
@@ -46,7 +46,8 @@ function Problems({ file, errors }) {
         </strong>
         ${count === 0 && reason && html`<p>${reason}</p>`}
         ${count > 0 && html`<${ErrorTable} errors=${errors} />`}
-        ${count > ERRORS_SHOWN && html`<p class="muted">The first ${ERRORS_SHOWN} are shown.</p>`}
+        ${count > Math.min(errors.length, ERRORS_SHOWN) &&
+        html`<p class="muted">The first ${Math.min(errors.length, ERRORS_SHOWN)} are shown.</p>`}
         <p>Nothing has started. Correct the file and choose it again.</p>
     </div>`;
 }
@@ -63,9 +64,10 @@ export function FileReport({ file }) {
             ${typeof report.rows === "number" && html`<span>${formatNumber(report.rows)} rows</span>`}
             <span>${formatBytes(report.bytes ?? file.bytes)}</span>
         </p>
-        ${(report.warnings ?? []).map(
-            (w, i) => html`<p key=${i} class="note note-warn">${w.message ?? w}</p>`,
-        )}
+        ${report.rows_extra_keys > 0 &&
+        html`<p class="note note-warn">
+            ${formatNumber(report.rows_extra_keys)} rows have members that this format does not know; they are not used.
+        </p>`}
         ${hasErrors(file) && html`<${Problems} file=${file} errors=${errors} />`}
         ${rows.length > 0 &&
         html`<details open=${!hasErrors(file)}>

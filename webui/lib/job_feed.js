@@ -10,6 +10,7 @@ import { JobMetrics } from "./job_metrics.js";
 import { createSignal } from "./signal.js";
 import { openStream } from "./stream.js";
 
+const LIVE_MS = 200; // how often the numbers of the newest step are shown
 const JOB_EVERY_MS = 10_000;
 const HIDDEN_MS = 30_000;
 const POINTS_PER_PX = 2;
@@ -22,6 +23,7 @@ export class JobFeed {
         this.id = id;
         this.job = createSignal(null);
         this.live = createSignal({}); // newest fast values, from events
+        this.pending = null; // those not yet shown
         this.checkpoints = createSignal([]);
         this.error = createSignal(null);
         this.line = createSignal("connecting"); // see stream.js
@@ -49,6 +51,7 @@ export class JobFeed {
         this.timers.forEach(clearTimeout);
         this.stream?.close();
         this.log.close();
+        this.metrics.close();
     }
 
     needsLine() {
@@ -114,7 +117,9 @@ export class JobFeed {
 
     setJob(job) {
         this.job.set(job);
-        this.live.set({});
+        this.pending = null;
+        const { epoch } = this.live.get(); // the one thing that the Job does not carry
+        this.live.set({ epoch });
         this.error.set(null);
         this.follow();
     }
@@ -152,6 +157,18 @@ export class JobFeed {
         this.timers.add(timer);
     }
 
+    // Shows values soon; many in a short time are shown together.
+    show(values) {
+        if (this.pending === null) {
+            this.pending = {};
+            this.later(() => {
+                this.live.set({ ...this.live.get(), ...this.pending });
+                this.pending = null;
+            }, LIVE_MS);
+        }
+        Object.assign(this.pending, values);
+    }
+
     take(name, data) {
         const event = JSON.parse(data);
         if (name === "job") {
@@ -163,9 +180,9 @@ export class JobFeed {
         }
         if (name === "step") {
             const { step, total_steps, epoch, loss, tokens_per_second } = event;
-            this.live.set({ ...this.live.get(), step, total_steps, epoch, loss, tokens_per_second });
+            this.show({ step, total_steps, epoch, loss, tokens_per_second });
         } else if (name === "phase") {
-            this.live.set({ ...this.live.get(), phase: event.phase });
+            this.show({ phase: event.phase });
         } else if (name === "checkpoint") {
             this.later(() => this.refreshCheckpoints().catch(() => {}), 500);
         } else if (name === "done" || name === "error") {

@@ -7,6 +7,7 @@ import { get, jobPath } from "./api.js";
 import { createSignal } from "./signal.js";
 import { appendEvent, cutAfter, emptyMetrics, lastOf, metricsFromResponse } from "./series.js";
 
+const TELL_MS = 100; // a small model makes hundreds of steps a second; nobody sees more than ten pictures of them
 const TAIL_FACTOR = 3; // fetch again when a view holds this many times the points asked for
 
 export class JobMetrics {
@@ -16,6 +17,7 @@ export class JobMetrics {
         this.whole = emptyMetrics();
         this.part = null; // { from, to (null: open end), metrics }
         this.version = createSignal(0);
+        this.timer = null;
         this.loads = new Map(); // view -> events that came while it was being fetched
     }
 
@@ -33,6 +35,17 @@ export class JobMetrics {
 
     changed() {
         this.version.set(this.version.get() + 1);
+    }
+
+    changedSoon() {
+        this.timer ??= setTimeout(() => {
+            this.timer = null;
+            this.changed();
+        }, TELL_MS);
+    }
+
+    close() {
+        clearTimeout(this.timer);
     }
 
     async fetch(view, query) {
@@ -82,7 +95,7 @@ export class JobMetrics {
             news = appendEvent(this.part.metrics, kind, event) || news;
         }
         if (news) {
-            this.changed();
+            this.changedSoon();
             this.refetchIfLong();
         }
     }
