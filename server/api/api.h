@@ -1,0 +1,61 @@
+/* api.h - the REST API: one file per resource, one function per route. Shapes are those of OpenAI's
+ * fine-tuning API; what is ours lives in a member `plimsoll` of each object.
+ *
+ * All handlers have the form of http_route.handle; their context is a struct app. */
+#ifndef PLIMSOLL_SERVER_API_API_H
+#define PLIMSOLL_SERVER_API_API_H
+
+#include "server/app.h"
+#include "server/web/http.h"
+
+/* The table of routes. */
+const struct http_route *api_routes(int64_t *count);
+/* The page. */
+enum status api_page(void *context, struct http_request *q, struct http_reply *r, struct err *e);
+
+#define API_HANDLERS(X)                                                                            \
+    X(files_create)                                                                                \
+    X(files_list) X(files_get) X(files_delete) X(files_content) X(jobs_create) X(jobs_list)        \
+        X(jobs_get) X(jobs_cancel) X(jobs_pause) X(jobs_resume) X(jobs_events) X(jobs_checkpoints) \
+            X(jobs_stream) X(jobs_metrics) X(jobs_log) X(jobs_adapter) X(models_list)              \
+                X(models_get) X(models_delete) X(system_get) X(system_spec) X(system_health)
+#define API_DECLARE(name)                                                                          \
+    enum status api_##name(void *context, struct http_request *q, struct http_reply *r,            \
+                           struct err *e);
+API_HANDLERS(API_DECLARE)
+#undef API_DECLARE
+
+/* after, limit of a list; `limit` is the preset. */
+enum status api_page_of(const struct http_request *q, int64_t limit, struct page *out,
+                        struct err *e);
+/* {"object":"list","data":[...],"first_id","last_id","has_more"}; takes ownership of `data`. */
+cJSON *api_list(cJSON *data, bool has_more);
+/* Parses stored JSON text; NULL gives JSON null. Takes nothing. */
+cJSON *api_parsed(const char *text);
+
+/* A base model or a fine-tuned one. Release with model_ref_release. */
+struct model_ref {
+    char *folder;  /* of the base model, or of the result of a full fine-tuning */
+    char *adapter; /* folder of the adapter on top of it, or NULL */
+};
+void model_ref_release(struct model_ref *ref);
+/* STATUS_NOT_FOUND names the models that are there. */
+enum status model_find(const struct app *app, const char *id, struct model_ref *out, struct err *e);
+
+/* The whole Job object. */
+enum status job_to_json(struct store *store, const struct job_row *job, cJSON **out, struct err *e);
+/* For sse_open: the data of one event. */
+enum status job_render_event(struct store *store, const char *job_id, const struct event_row *event,
+                             struct str *out, struct err *e);
+/* Checks the body of a create call and turns it into what is stored: request and spec, both JSON
+ * text in `row`, with id, model, training_file, status and times filled in. */
+enum status job_from_body(const struct app *app, const cJSON *body, struct job_row *row,
+                          struct err *e);
+/* The metrics object; see metrics.c. */
+struct metrics_request {
+    int64_t points, from_step, to_step;
+};
+enum status metrics_write(struct store *store, const struct job_row *job,
+                          const struct metrics_request *request, struct str *out, struct err *e);
+
+#endif

@@ -1,0 +1,45 @@
+/* system.c - /v1/system, /v1/spec, /healthz. */
+#include "server/api/api.h"
+
+#include "base/mem.h"
+#include "engine/spec.h"
+#include "server/run/monitor.h"
+
+static void see_count(const char *status, int64_t count, void *context) {
+    json_add_i64(context, status, count);
+}
+
+enum status api_system_get(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e) {
+    (void)q;
+    const struct app *const app = context;
+    cJSON *system = cJSON_CreateObject();
+    json_add_string(system, "object", "plimsoll.system");
+    json_add_string(system, "version", PLIMSOLL_VERSION);
+    json_add_number(system, "uptime_seconds", (double)(clock_unix_ms() - app->started_ms) / 1000);
+    monitor_add(system, store_folder(app->store));
+    cJSON *const jobs = cJSON_AddObjectToObject(system, "jobs");
+    const enum status status = store_job_counts(app->store, see_count, jobs, e);
+    http_reply_json(r, system);
+    return status;
+}
+
+enum status api_system_spec(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e) {
+    (void)context;
+    (void)q;
+    (void)e;
+    http_reply_json(r, api_list(spec_keys_to_json(), false));
+    return STATUS_OK;
+}
+
+enum status api_system_health(void *context, struct http_request *q, struct http_reply *r,
+                              struct err *e) {
+    (void)q;
+    const struct app *const app = context;
+    int64_t ahead = 0;
+    const struct job_row none = {0};
+    TRY(store_job_ahead(app->store, &none, &ahead, e)); /* the store answers */
+    str_append(&r->body, "{\"status\":\"ok\"}\n");
+    return STATUS_OK;
+}

@@ -1,0 +1,26 @@
+/* app.h - what the handlers of the API have in common: the parts of the running server. */
+#ifndef PLIMSOLL_SERVER_APP_H
+#define PLIMSOLL_SERVER_APP_H
+
+#include <stdint.h>
+
+#include "server/run/supervisor.h"
+#include "server/store/store.h"
+#include "server/web/sse.h"
+
+#define PLIMSOLL_VERSION "0.1.0"
+
+enum { APP_MODEL_FOLDERS_MAX = 32 };
+
+struct app {
+    struct store *store;
+    struct sse_hub *hub;
+    struct supervisor *supervisor;
+    const char *engine; /* path of plimsoll-engine */
+    const char *web;    /* real path of the page's folder, or NULL */
+    const char *model_folders[APP_MODEL_FOLDERS_MAX];
+    int model_folder_count;
+    int64_t started_ms;
+};
+
+#endif

@@ -1,0 +1,27 @@
+/* follow.h - from a rank's event file into the database. */
+#ifndef PLIMSOLL_SERVER_RUN_FOLLOW_H
+#define PLIMSOLL_SERVER_RUN_FOLLOW_H
+
+#include "engine/events.h"
+#include "server/store/series.h"
+
+enum { FOLLOW_BATCH = 1000 };
+
+/* Takes the next events of the file, at most FOLLOW_BATCH, into the store in one transaction
+ * together with the new offset: an event is either taken once or, after a crash, taken again from
+ * the same place. The job row is brought up to date. *count tells how many there were. After an
+ * error the reader and the row are ahead of the database; the caller reads both again. */
+enum status follow_batch(struct store *store, struct event_reader *reader, struct job_row *job,
+                         int64_t *count, struct err *e);
+
+/* Adds the server's own message to the job's events. level: info | warn | error. */
+enum status follow_say(struct store *store, struct job_row *job, const char *level,
+                       const char *message, struct err *e);
+/* Adds a `job` event (the state changed) and writes the row. Only inside store_begin ... store_end.
+ */
+enum status follow_state(struct store *store, struct job_row *job, struct err *e);
+
+/* Replaces a text of a row. `text` may be NULL and must not be the old one. */
+void row_text(char **member, const char *text);
+
+#endif

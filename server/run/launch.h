@@ -1,0 +1,23 @@
+/* launch.h - the command lines of the engine, and reading what it answers. */
+#ifndef PLIMSOLL_SERVER_RUN_LAUNCH_H
+#define PLIMSOLL_SERVER_RUN_LAUNCH_H
+
+#include "base/json.h"
+#include "server/run/process.h"
+#include "server/store/store.h"
+
+/* Writes RUN/spec.json and starts `plimsoll-engine plan`, whose answer goes to RUN/plan.json. */
+enum status launch_plan(const char *engine, const char *run, const char *spec,
+                        struct rank_identity *process, struct err *e);
+/* The plan after that process ended: caller frees. The engine's own error is handed on with its
+ * status, text and param; a plan that does not fit is STATUS_OOM with both figures. */
+enum status launch_read_plan(const char *run, struct process_end end, char **plan, struct err *e);
+/* Starts `plimsoll-engine run` in the run directory. Its stderr is appended to rank.0.log. */
+enum status launch_rank(const char *engine, const char *run, struct rank_identity *process,
+                        struct err *e);
+/* The error in {"status","message","param"}: fills `out` and returns true if there is one. */
+bool launch_read_error(const cJSON *error, struct err *out);
+/* Sets result and fine_tuned_model of a job whose run is done. */
+void launch_name_result(struct job_row *job);
+
+#endif

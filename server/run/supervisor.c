@@ -1,0 +1,506 @@
+/* supervisor.c - the states of a job, and who moves it from one to the next:
+ *
+ *                  begin              plan fits             done: succeeded
+ *   queued ----------------> validating_files --> running ------------------> succeeded
+ *     ^  \ cancel              | refused            | | ^ \  error, or crashed CRASHES_MAX times
+ * without a step |   '--> cancelled       '--> failed          | | |  '------------------> failed
+ *     | resume                         stop, pause  | | '-- restart (from the last checkpoint)
+ *     '--------- paused <---------------------------' |
+ *                                                     '-- stop, cancel --> cancelled (when no
+ * process is left)
+ *
+ * What may be trusted: `validating_files` and `running` are held by at most one job. In `running`
+ * the row's rank identity names the process, or is empty when none has been started yet. Every move
+ * is one transaction that holds the row, the message for the user and a `job` event. What the user
+ * wants (cancel, pause, resume) is a wish in the row, so that a click is answered at once and
+ * survives a restart. */
+#include "server/run/supervisor.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "server/run/follow.h"
+#include "server/run/launch.h"
+#include "server/run/outcome.h"
+#include "server/run/process.h"
+#include "server/run/results.h"
+
+enum { TICK_ACTIVE_MS = 100, TICK_IDLE_MS = 1000, TICK_TROUBLE_MS = 2000 };
+/* After SIGTERM a rank writes a checkpoint, which for a large model takes a while; a cancel does
+ * not need it. */
+enum { GRACE_CANCEL_MS = 10000, GRACE_PAUSE_MS = 300000, GRACE_SHUTDOWN_MS = 60000 };
+enum { LOG_TAIL_BYTES = 1500 };
+
+/* The job that is being planned or run. */
+struct active {
+    bool held;
+    struct job_row job;
+    char *run; /* its run directory */
+    struct rank_identity rank;
+    bool has_process;
+    struct event_reader reader;
+    int64_t term_sent_ns; /* 0: not asked to stop */
+    int64_t watched_ns;   /* since when run_ms has been counted */
+};
+
+struct supervisor {
+    struct supervisor_config config;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    bool started, woken, stopping, stop_jobs;
+    struct active active; /* of the thread alone */
+};
+
+/* The row's own words for a text member. */
+static void set_state(struct job_row *job, const char *status, const char *phase) {
+    row_text(&job->status, status);
+    row_text(&job->phase, phase);
+}
+
+static bool wished(const struct job_row *job, const char *wish) {
+    return job->wish && strcmp(job->wish, wish) == 0;
+}
+
+static void release_active(struct active *a) {
+    if (a->run) event_reader_close(&a->reader);
+    job_row_release(&a->job);
+    mem_free(a->run);
+    *a = (struct active){0};
+}
+
+/* A move: the state, what to tell the user, and all that goes with it, in one transaction. */
+static enum status move(struct supervisor *s, struct job_row *job, const char *level,
+                        const char *message, struct err *e) {
+    struct store *const store = s->config.store;
+    TRY(store_begin(store, e));
+    enum status status = STATUS_OK;
+    if (message) status = follow_say(store, job, level, message, e);
+    if (status == STATUS_OK) status = follow_state(store, job, e);
+    status = store_end(store, status, e);
+    s->config.news(s->config.context);
+    return status;
+}
+
+/* A move into a state that is over, or into paused: the wish is fulfilled and there is no process.
+ */
+static enum status settle(struct supervisor *s, struct job_row *job, const char *status,
+                          const char *level, const char *message, struct err *e) {
+    set_state(job, status, status);
+    job->rank_pid = job->rank_start = 0;
+    row_text(&job->rank_boot, NULL);
+    const bool waits = strcmp(status, "paused") == 0 || strcmp(status, "queued") == 0;
+    if (!waits) job->finished_at = clock_unix_ms() / 1000;
+    TRY(store_begin(s->config.store, e));
+    enum status result = store_job_wish(s->config.store, job->id, NULL, e);
+    if (result == STATUS_OK) result = move(s, job, level, message, e);
+    result = store_end(s->config.store, result, e);
+    s->config.news(s->config.context);
+    return result;
+}
+
+static void set_error(struct job_row *job, const struct err *error) {
+    cJSON *object = cJSON_CreateObject();
+    json_add_string(object, "code", status_name(error->status));
+    json_add_string(object, "message", error->text);
+    json_add_string(object, "param", error->param[0] ? error->param : NULL);
+    struct str text = {0};
+    json_append(&text, object);
+    cJSON_Delete(object);
+    mem_free(job->error);
+    job->error = str_take(&text);
+}
+
+static enum status settle_failed(struct supervisor *s, const struct err *error, struct err *e) {
+    struct job_row *const job = &s->active.job;
+    set_error(job, error);
+    char *message = str_format("The job failed: %s", error->text);
+    const enum status status = settle(s, job, "failed", "error", message, e);
+    mem_free(message);
+    return status;
+}
+
+/* Takes a row into hand: also after a restart of the server, so nothing here may assume a fresh
+ * job. */
+static void hold(struct supervisor *s, struct job_row *row) {
+    struct active *const a = &s->active;
+    ASSERT(!a->held);
+    *a = (struct active){.held = true, .job = *row};
+    *row = (struct job_row){0};
+    a->run = store_run_folder(s->config.store, a->job.id);
+    a->watched_ns = clock_steady_ns();
+    event_reader_open(&a->reader, a->run, 0, a->job.event_offset);
+    if (a->job.rank_pid > 1) {
+        a->rank = (struct rank_identity){.pid = a->job.rank_pid, .start_time = a->job.rank_start};
+        snprintf(a->rank.boot_id, sizeof a->rank.boot_id, "%s",
+                 a->job.rank_boot ? a->job.rank_boot : "");
+        a->has_process = true;
+    }
+}
+
+/* Reads the row again after the store failed in the middle of something. */
+static enum status hold_again(struct supervisor *s, struct err *e) {
+    struct job_row row = {0};
+    TRY(store_job_get(s->config.store, s->active.job.id, &row, e));
+    const struct active before = s->active;
+    event_reader_close(&s->active.reader);
+    job_row_release(&s->active.job);
+    mem_free(s->active.run);
+    s->active = (struct active){0};
+    hold(s, &row);
+    s->active.rank = before.rank;
+    s->active.has_process = before.has_process;
+    s->active.term_sent_ns = before.term_sent_ns;
+    return STATUS_OK;
+}
+
+static void keep_identity(struct active *a) {
+    a->has_process = true;
+    a->term_sent_ns = 0;
+    a->job.rank_pid = a->rank.pid;
+    a->job.rank_start = a->rank.start_time;
+    row_text(&a->job.rank_boot, a->rank.boot_id);
+}
+
+/* queued -> validating_files */
+static enum status begin(struct supervisor *s, struct err *e) {
+    struct active *const a = &s->active;
+    if (!a->job.started_at) a->job.started_at = clock_unix_ms() / 1000;
+    set_state(&a->job, "validating_files", "plan");
+    struct err error = {0};
+    const enum status status = launch_plan(s->config.engine, a->run, a->job.spec, &a->rank, &error);
+    if (status != STATUS_OK) return settle_failed(s, &error, e);
+    keep_identity(a);
+    return move(s, &a->job, "info", "Checking the files and planning the memory", e);
+}
+
+/* A rank is started in the run directory; it continues from the newest checkpoint if there is one.
+ */
+static enum status start_rank(struct supervisor *s, const char *message, struct err *e) {
+    struct active *const a = &s->active;
+    row_text(&a->job.outcome, NULL);
+    set_state(&a->job, "running", "load");
+    struct err error = {0};
+    const enum status status = launch_rank(s->config.engine, a->run, &a->rank, &error);
+    if (status != STATUS_OK) return settle_failed(s, &error, e);
+    keep_identity(a);
+    a->watched_ns = clock_steady_ns();
+    return move(s, &a->job, "info", message, e);
+}
+
+static enum status plan_ended(struct supervisor *s, struct process_end end, struct err *e) {
+    struct active *const a = &s->active;
+    if (wished(&a->job, "cancel")) return settle(s, &a->job, "cancelled", "info", "Cancelled", e);
+    if (wished(&a->job, "pause")) return settle(s, &a->job, "paused", "info", "Paused", e);
+    struct err error = {0};
+    char *plan = NULL;
+    if (launch_read_plan(a->run, end, &plan, &error) != STATUS_OK) {
+        return settle_failed(s, &error, e);
+    }
+    mem_free(a->job.plan);
+    a->job.plan = plan;
+    return start_rank(s, "Fine-tuning job started", e);
+}
+
+static void count_run_time(struct active *a) {
+    const int64_t now = clock_steady_ns();
+    a->job.run_ms += (now - a->watched_ns) / 1000000;
+    a->watched_ns = now;
+}
+
+static enum status succeed(struct supervisor *s, struct err *e) {
+    struct job_row *const job = &s->active.job;
+    char *file = NULL;
+    TRY(results_write(s->config.store, job, &file, e));
+    mem_free(job->results_file);
+    job->results_file = file;
+    launch_name_result(job);
+    if (isnan(job->loss)) return settle(s, job, "succeeded", "info", "The job succeeded", e);
+    char *message = str_format("The job succeeded: loss %.4g after %lld steps, from %.4g",
+                               job->loss, (long long)job->step, job->first_loss);
+    const enum status status = settle(s, job, "succeeded", "info", message, e);
+    mem_free(message);
+    return status;
+}
+
+/* What the rank said when it failed, or how it ended and the last lines of its log. */
+static void reason_of(const struct active *a, const cJSON *event, struct process_end end,
+                      struct err *out) {
+    if (launch_read_error(event, out)) return;
+    char how[96];
+    struct str log = {0};
+    char *path = rundir_log(a->run, 0);
+    results_log_tail(path, LOG_TAIL_BYTES, &log);
+    err_set(out, STATUS_INTERNAL, "the training process was %s%s. Its last words: %s",
+            process_end_text(end, how), a->job.crashes ? " again and again" : "",
+            log.len ? log.data : "(none)");
+    mem_free(path);
+    str_release(&log);
+}
+
+static enum status restart(struct supervisor *s, enum outcome outcome, struct process_end end,
+                           struct err *e) {
+    struct active *const a = &s->active;
+    char how[96];
+    char *message =
+        outcome == OUTCOME_STOPPED
+            ? str_format("The run was stopped from outside; continuing")
+            : str_format("The training process was %s at step %lld; continuing from the "
+                         "last checkpoint (attempt %lld of %d)",
+                         process_end_text(end, how), (long long)a->job.step,
+                         (long long)a->job.crashes, CRASHES_MAX);
+    set_state(&a->job, "running", "interrupted");
+    enum status status = move(s, &a->job, "warn", message, e);
+    if (status == STATUS_OK) status = start_rank(s, "Run continued", e);
+    mem_free(message);
+    return status;
+}
+
+static void count_crash(struct job_row *job) {
+    if (job->step > job->crash_step) job->crashes = 0;
+    job->crashes++;
+    if (job->step > job->crash_step) job->crash_step = job->step;
+}
+
+static enum status judge(struct supervisor *s, const cJSON *event, struct process_end end,
+                         struct err *e) {
+    struct active *const a = &s->active;
+    const enum outcome outcome = outcome_of(event, end);
+    if (outcome == OUTCOME_CRASHED) count_crash(&a->job);
+    switch (verdict_of(outcome, a->job.wish, a->job.crashes)) {
+    case VERDICT_SUCCEED: return succeed(s, e);
+    case VERDICT_CANCEL: return settle(s, &a->job, "cancelled", "info", "Cancelled", e);
+    case VERDICT_PAUSE:
+        return settle(s, &a->job, "paused", "info",
+                      "Paused; resuming continues from the checkpoint", e);
+    case VERDICT_RESTART: return restart(s, outcome, end, e);
+    case VERDICT_FAIL: break;
+    }
+    struct err reason = {0};
+    reason_of(a, event, end, &reason);
+    return settle_failed(s, &reason, e);
+}
+
+/* All events of a rank that has ended are in the database; running -> somewhere. */
+static enum status rank_ended(struct supervisor *s, struct process_end end, struct err *e) {
+    struct active *const a = &s->active;
+    count_run_time(a);
+    cJSON *event = NULL;
+    if (a->job.outcome) {
+        TRY(json_parse(a->job.outcome, strlen(a->job.outcome), "outcome", &event, e));
+    }
+    const enum status status = judge(s, event, end, e);
+    cJSON_Delete(event);
+    return status;
+}
+
+static enum status follow_all(struct supervisor *s, struct err *e) {
+    int64_t count = 0;
+    do {
+        TRY(follow_batch(s->config.store, &s->active.reader, &s->active.job, &count, e));
+        if (count) s->config.news(s->config.context);
+    } while (count == FOLLOW_BATCH);
+    return STATUS_OK;
+}
+
+/* Asks, waits, kills. */
+static enum status enforce_stop(struct active *a, int64_t grace_ms, struct err *e) {
+    const int64_t now = clock_steady_ns();
+    if (!a->term_sent_ns) {
+        a->term_sent_ns = now;
+        TRY(rundir_request_stop(a->run, e));
+        process_signal_group(&a->rank, SIGTERM);
+    } else if (now - a->term_sent_ns > grace_ms * 1000000) {
+        process_signal_group(&a->rank, SIGKILL);
+    }
+    return STATUS_OK;
+}
+
+static enum status fulfil_wish(struct supervisor *s, struct err *e) {
+    struct active *const a = &s->active;
+    char *wish = NULL;
+    TRY(store_job_wish_get(s->config.store, a->job.number, &wish, e));
+    mem_free(a->job.wish);
+    a->job.wish = wish;
+    if (s->stopping && s->stop_jobs) return enforce_stop(a, GRACE_SHUTDOWN_MS, e);
+    if (wished(&a->job, "cancel")) return enforce_stop(a, GRACE_CANCEL_MS, e);
+    if (wished(&a->job, "pause")) return enforce_stop(a, GRACE_PAUSE_MS, e);
+    return STATUS_OK;
+}
+
+/* The process has ended. What it may have left of its group is killed before the job is called
+ * over. */
+static enum status process_ended(struct supervisor *s, struct process_end end, struct err *e) {
+    struct active *const a = &s->active;
+    if (process_group_exists(&a->rank)) process_signal_group(&a->rank, SIGKILL);
+    a->has_process = false;
+    if (strcmp(a->job.status, "validating_files") == 0) {
+        /* How a planner ended that an earlier server had started is not known; planning again is
+         * cheap. */
+        return end.state == PROCESS_GONE && !a->job.wish ? begin(s, e) : plan_ended(s, end, e);
+    }
+    TRY(follow_all(s, e));
+    if (s->stopping) return STATUS_OK; /* the next server continues it */
+    return rank_ended(s, end, e);
+}
+
+static enum status advance(struct supervisor *s, struct err *e) {
+    struct active *const a = &s->active;
+    const bool planning = strcmp(a->job.status, "validating_files") == 0;
+    struct process_end end = {.state = PROCESS_GONE};
+    if (a->has_process) {
+        TRY(fulfil_wish(s, e));
+        end = process_poll(&a->rank);
+        if (end.state == PROCESS_RUNNING) return planning ? STATUS_OK : follow_all(s, e);
+        return process_ended(s, end, e);
+    }
+    if (s->stopping) return STATUS_OK;
+    TRY(fulfil_wish(s, e));
+    if (planning) return begin(s, e);
+    TRY(follow_all(s, e));
+    return rank_ended(s, end, e);
+}
+
+/* Wishes about jobs that have no process: queued -> cancelled | paused, paused -> queued |
+ * cancelled. */
+static enum status settle_wished(struct supervisor *s, struct err *e) {
+    struct job_row job = {0};
+    bool found = false;
+    TRY(store_job_pick(s->config.store, JOB_WISHED, &job, &found, e));
+    if (!found) return STATUS_OK;
+    enum status status = STATUS_OK;
+    if (wished(&job, "cancel")) {
+        status = settle(s, &job, "cancelled", "info", "Cancelled", e);
+    } else if (wished(&job, "pause")) {
+        status = settle(s, &job, "paused", "info", "Paused", e);
+    } else {
+        job.queued_ms = clock_unix_ms();
+        job.crashes = 0;
+        status = settle(s, &job, "queued", "info", "Resumed: waiting for its turn", e);
+    }
+    job_row_release(&job);
+    return status;
+}
+
+/* Takes the job that a server before us had in hand, or the next in the queue. */
+static enum status pick(struct supervisor *s, struct err *e) {
+    struct job_row row = {0};
+    bool found = false;
+    TRY(store_job_pick(s->config.store, JOB_ACTIVE, &row, &found, e));
+    if (found) {
+        hold(s, &row);
+        return STATUS_OK;
+    }
+    TRY(settle_wished(s, e));
+    if (s->stopping) return STATUS_OK;
+    TRY(store_job_pick(s->config.store, JOB_NEXT_QUEUED, &row, &found, e));
+    if (!found) return STATUS_OK;
+    hold(s, &row);
+    return begin(s, e);
+}
+
+static bool is_active(const struct job_row *job) {
+    return strcmp(job->status, "validating_files") == 0 || strcmp(job->status, "running") == 0;
+}
+
+static enum status tick(struct supervisor *s, struct err *e) {
+    TRY(settle_wished(s, e));
+    if (s->active.held) {
+        TRY(advance(s, e));
+    } else {
+        TRY(pick(s, e));
+    }
+    if (s->active.held && !is_active(&s->active.job)) release_active(&s->active);
+    return STATUS_OK;
+}
+
+static void wait_tick(struct supervisor *s, int64_t wait_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += (wait_ms % 1000) * 1000000;
+    until.tv_sec += wait_ms / 1000 + until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&s->mutex);
+    int code = 0;
+    while (!s->woken && code == 0) {
+        code = pthread_cond_timedwait(&s->wake, &s->mutex, &until);
+    }
+    s->woken = false;
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static bool may_end(const struct supervisor *s) {
+    return s->stopping && !(s->stop_jobs && s->active.held && s->active.has_process);
+}
+
+static void *supervise(void *context) {
+    struct supervisor *const s = context;
+    while (!may_end(s)) {
+        struct err error = {0};
+        int64_t wait_ms = TICK_IDLE_MS;
+        const bool had = s->active.held;
+        if (tick(s, &error) != STATUS_OK) {
+            /* The store failed (a full disk, say). The run goes on meanwhile; nothing is lost, it
+             * is read later. */
+            fprintf(stderr, "plimsoll: %s\n", error.text);
+            struct err again = {0};
+            if (s->active.held && hold_again(s, &again) != STATUS_OK) {
+                fprintf(stderr, "plimsoll: %s\n", again.text);
+            }
+            wait_ms = TICK_TROUBLE_MS;
+        } else if (s->active.held) {
+            wait_ms = TICK_ACTIVE_MS;
+        } else if (had) {
+            wait_ms = 0; /* the next in the queue */
+        }
+        if (!may_end(s)) wait_tick(s, wait_ms);
+    }
+    release_active(&s->active);
+    return NULL;
+}
+
+struct supervisor *supervisor_new(const struct supervisor_config *config) {
+    struct supervisor *s = mem_new(1, sizeof *s);
+    s->config = *config;
+    pthread_mutex_init(&s->mutex, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->wake, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return s;
+}
+
+enum status supervisor_start(struct supervisor *s, struct err *e) {
+    const int code = pthread_create(&s->thread, NULL, supervise, s);
+    FAIL_IF(code != 0, STATUS_IO, "cannot start the supervisor's thread: %s", strerror(code));
+    s->started = true;
+    return STATUS_OK;
+}
+
+void supervisor_wake(struct supervisor *s) {
+    pthread_mutex_lock(&s->mutex);
+    s->woken = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+void supervisor_stop(struct supervisor *s, bool stop_jobs) {
+    if (!s) return;
+    pthread_mutex_lock(&s->mutex);
+    s->stopping = true;
+    s->stop_jobs = stop_jobs;
+    s->woken = true;
+    pthread_cond_signal(&s->wake);
+    pthread_mutex_unlock(&s->mutex);
+    if (s->started) pthread_join(s->thread, NULL);
+    pthread_cond_destroy(&s->wake);
+    pthread_mutex_destroy(&s->mutex);
+    mem_free(s);
+}
