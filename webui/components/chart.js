@@ -9,6 +9,7 @@ import { formatCompact, formatNumber } from "../lib/format.js";
 import { lastOf } from "../lib/series.js";
 
 const REDRAW_MS = 200;
+const REST_FACTOR = 8; // a slow machine draws less often: this many times as long as it drew, it rests
 const DRAG_MIN_PX = 8; // less is a click, not a stretch
 const COMPACT_FROM = 10_000; // from here on a step axis says 10K
 const AXIS_FONT = "12px system-ui, sans-serif";
@@ -150,15 +151,18 @@ function fillReadout(element, plot, view, step) {
 // Calls draw at most every REDRAW_MS, and not while the page is hidden.
 function throttle(draw) {
     let timer = null;
-    let last = 0;
+    let next = 0;
     const run = () => {
         timer = null;
-        last = performance.now();
-        requestAnimationFrame(draw);
+        requestAnimationFrame((start) => {
+            draw();
+            const end = performance.now();
+            next = end + Math.max(REDRAW_MS, REST_FACTOR * (end - start));
+        });
     };
     return {
         request() {
-            timer ??= setTimeout(run, Math.max(0, REDRAW_MS - (performance.now() - last)));
+            timer ??= setTimeout(run, Math.max(0, next - performance.now()));
         },
         stop() {
             clearTimeout(timer);

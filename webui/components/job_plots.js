@@ -81,14 +81,26 @@ const forLog = (column, log) => (log ? column.map((v) => (v > 0 ? v : null)) : c
 
 const text = (format, value) => (value === null ? NONFINITE : format(value));
 
+// Remembers the last answer; the column itself grows in place, so its length tells whether it is news.
+function remember(work) {
+    let known = null;
+    return (view, column) => {
+        if (!known || known.column !== column || known.length !== column.length) {
+            known = { column, length: column.length, answer: work(view) };
+        }
+        return known.answer;
+    };
+}
+
 // A step metric: every step thin, the smoothed line over it.
 function smoothedPlot({ name, title, key, colour, format, axisFormat = format, look }) {
     const smoothed = look.smoothing > 0;
-    const columns = (view) => {
+    const work = remember((view) => {
         const { step } = view.steps;
         const raw = forLog(view.steps[key], look.log);
         return smoothed ? [raw, smooth(step, raw, halfLifeOf(look.smoothing, step))] : [raw];
-    };
+    });
+    const columns = (view) => work(view, view.steps[key]);
     const series = [{ label: "each step", colour, width: smoothed ? 1 : 1.5, alpha: smoothed ? 0.35 : 1 }];
     const legend = [{ label: "each step", colour: smoothed ? `${colour}-faint` : colour }];
     if (smoothed) {
