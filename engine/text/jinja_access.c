@@ -201,12 +201,15 @@ enum status value_cut(struct render *r, const struct value *v, const struct valu
         out->markup = v->markup;
         return STATUS_OK;
     }
-    const enum sequence_type type =
-        v->as.sequence->type == SEQUENCE_TUPLE ? SEQUENCE_TUPLE : SEQUENCE_LIST;
+    const struct sequence *const whole = v->as.sequence;
     TRY(render_work(r, 16 * (size_t)count));
-    struct sequence *const part = sequence_new(&r->region, type, (size_t)count);
+    struct sequence *const part = sequence_new(&r->region, whole->type, (size_t)count);
+    /* of a range; others have zeros here. Unsigned: the end of a range may lie beyond 64 bits */
+    part->start = (int64_t)((uint64_t)whole->start + (uint64_t)from * (uint64_t)whole->step);
+    part->stop = (int64_t)((uint64_t)whole->start + (uint64_t)to * (uint64_t)whole->step);
+    part->step = (int64_t)((uint64_t)whole->step * (uint64_t)step);
     for (int64_t i = 0; i < count; i++) {
-        sequence_push(&r->region, part, v->as.sequence->items[from + i * step]);
+        sequence_push(&r->region, part, whole->items[from + i * step]);
     }
     *out = value_sequence(part);
     return STATUS_OK;
@@ -222,7 +225,7 @@ bool value_is_iterable(const struct value *v) {
 static enum status iterate_generator(struct render *r, struct generator *g,
                                      const struct sequence **out) {
     struct sequence *const rest = sequence_new(&r->region, SEQUENCE_LIST, 0);
-    rest->items = g->items->items + g->at;
+    if (g->at < g->items->count) rest->items = g->items->items + g->at;
     rest->count = rest->capacity = g->items->count - g->at;
     g->at = g->items->count;
     *out = rest;

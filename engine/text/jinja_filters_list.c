@@ -247,7 +247,7 @@ FILTER(filter_sum) {
 
 /* The rest of the arguments, after `skip` positional ones. */
 static struct args rest_of(const struct args *args, size_t skip) {
-    return (struct args){.items = args->items + skip,
+    return (struct args){.items = skip ? args->items + skip : args->items,
                          .count = args->count - skip,
                          .keywords = args->keywords,
                          .keyword_count = args->keyword_count};

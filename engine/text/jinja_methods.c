@@ -65,8 +65,7 @@ static enum status split_space(struct render *r, const struct text *text, int64_
     size_t at = unicode_lstrip(text->data, text->len);
     while (at < text->len) {
         if (limit-- == 0) {
-            const size_t end = at + unicode_rstrip(text->data + at, text->len - at);
-            sequence_push(&r->region, list, part(r, text, at, end));
+            sequence_push(&r->region, list, part(r, text, at, text->len));
             return STATUS_OK;
         }
         size_t end = at;
