@@ -17,7 +17,7 @@ RUN npm ci --omit=dev --no-audit --no-fund
 COPY . .
 RUN cmake -S . -B build -DCMAKE_BUILD_TYPE=Release \
     && cmake --build build -j "$(nproc)" --target plimsoll plimsoll-engine webui \
-    && cmake --install build --prefix /opt/plimsoll --strip
+    && DESTDIR=/image cmake --install build --prefix /usr --strip
 
 FROM debian:12-slim
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
@@ -27,10 +27,9 @@ RUN apt-get update \
        | DEBIAN_FRONTEND=noninteractive xargs apt-get install -y --no-install-recommends \
     && rm -rf /var/lib/apt/lists/* /tmp/packages.run \
     && useradd --system --create-home --home-dir /data --shell /usr/sbin/nologin plimsoll
-COPY --from=build /opt/plimsoll /opt/plimsoll
-COPY examples/models /opt/plimsoll/share/plimsoll/models
+COPY --from=build /image /
+COPY examples/models /usr/share/plimsoll/models
 COPY docker/entrypoint.sh /usr/local/bin/plimsoll-entrypoint
-ENV PATH=/opt/plimsoll/bin:$PATH
 USER plimsoll
 WORKDIR /data
 VOLUME /data

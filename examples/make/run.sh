@@ -15,6 +15,7 @@ cd "$WORK"
 [ -f start/tokenizer.json ] || node "$MAKE/tokenizer.mjs" corpus start
 [ -f start/model.safetensors ] || node "$MAKE/model.mjs" init start
 cp "$MAKE/pretrain.json" run/spec.json
-"$TOP/build/plimsoll-engine" run run
+# Threads that wait must sleep: on a machine that does other things too, spinning ones cost a factor of six.
+OMP_WAIT_POLICY=passive "$TOP/build/plimsoll-engine" run run
 node "$MAKE/model.mjs" round run/model "$TOP/examples/models/harbour-1m"
 node "$MAKE/datasets.mjs" "$TOP/examples"
