@@ -3,21 +3,25 @@
  * knows.
  *
  * Every event has "time_ms" (unix), "rank", "kind". A number that is not finite is null, and
- * "nonfinite" names it
- * ({"loss":null,"nonfinite":{"loss":"nan"}}). The other fields by kind:
+ * "nonfinite" names it ({"loss":null,"nonfinite":{"loss":"nan"}}). The other fields by kind:
  *   start       total_steps, steps_per_epoch, num_train_epochs, rows, samples, tokens,
- * trained_tokens, longest, counts{}, planned_peak_bytes, capacity_bytes, parameters,
- * trainable_parameters, device, resumed_from_step phase       phase: load | plan | train | eval |
- * checkpoint | export step        step (1-based), total_steps, epoch, loss, grad_norm,
- * learning_rate, mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds memory
- * step, phase,
- * categories{weights,adapters,gradients,optimizer,activations,workspace,communication,staging},
- *               allocated, reserved, peak, largest_free_block, capacity, device_used, device_total,
- * host_used (bytes) eval        step, loss, mean_token_accuracy, trained_tokens, seconds checkpoint
- * step, path (relative to the run directory) sample      step, prompt, text oom         phase,
- * requested, allocated, reserved, capacity, largest_free_block, categories{} log         level:
- * info | warn | error, message error       status (status_name), message, param done outcome:
- * succeeded | stopped, step, trained_tokens, result ("adapter" | "model" | null), seconds */
+ *               trained_tokens, longest, counts{}, planned_peak_bytes, capacity_bytes, parameters,
+ *               trainable_parameters, device, resumed_from_step
+ *   phase       phase: load | plan | train | eval | checkpoint | export
+ *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate,
+ *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
+ *   memory      step, phase, allocated, reserved, peak, largest_free_block, capacity, device_used,
+ *               device_total, host_used (bytes), and categories{weights, adapters, gradients,
+ *               optimizer, activations, workspace, communication, staging}: what each held at `peak`
+ *   eval        step, loss, mean_token_accuracy, trained_tokens, seconds
+ *   checkpoint  step, path (relative to the run directory)
+ *   sample      step, prompt, text
+ *   oom         phase, category, requested, allocated, reserved, capacity, largest_free_block,
+ *               categories{}
+ *   log         level: info | warn | error, message
+ *   error       status (status_name), message, param
+ *   done        outcome: succeeded | stopped, step, trained_tokens, result ("adapter" | "model" |
+ *               null), seconds */
 #ifndef PLIMSOLL_ENGINE_EVENTS_H
 #define PLIMSOLL_ENGINE_EVENTS_H
 

@@ -2,9 +2,10 @@
  * headers the server knows.
  *
  *   spec.json              what to run; the file alone reproduces the run
- *   control.json           what the operator wants: {"stop": true}, polled each step (SIGTERM means
- * the same) events.<rank>.jsonl    see events.h rank.<n>.pid {"pid","start_time","boot_id"}; the
- * rank holds an exclusive flock on it while it lives rank.<n>.log           stderr of the rank
+ *   control.json           what the operator wants: {"stop": true}, polled each step (as SIGTERM)
+ *   events.<rank>.jsonl    see events.h
+ *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it
+ *   rank.<n>.log           stderr of the rank
  *   checkpoints/step-N/    written under a temporary name, synced, manifest with hashes, renamed
  *   adapter/ or model/     the result
  *

@@ -93,7 +93,7 @@ enum status model_build(struct model *m, const struct model_config *config,
     m->options.target_modules = NULL;
     for (size_t i = 0; i < m->param_count; i++) {
         const struct param *const p = &m->params[i];
-        m->parameter_count += p->rows * m->storages[p->storage].cols;
+        m->parameter_count += p->rank == 1 ? p->rows : p->rows * m->storages[p->storage].cols;
     }
     return status;
 }

@@ -1,10 +1,12 @@
 /* checkpoint.h - a run's state on disk, written under a temporary name with a manifest of hashes
  * and then renamed, so that a crash at any moment leaves the last complete one.
  *
- *   checkpoints/step-N/  adapter_config.json + adapter_model.safetensors (LoRA) or
- * model.safetensors (full), f32 masters optimizer.safetensors   exp_avg and exp_avg_sq, flat, f32
- *                        trainer_state.json      {"step","updates","trained_tokens"}
- *                        manifest.json */
+ * checkpoints/step-N/
+ *   adapter_config.json, adapter_model.safetensors   of LoRA, in f32
+ *   model.safetensors                                of full fine-tuning, f32 masters
+ *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32
+ *   trainer_state.json                               {"step","updates","trained_tokens"}
+ *   manifest.json                                    sizes and hashes of all of them */
 #ifndef PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H
 #define PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H
 

@@ -28,8 +28,9 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
  * on real devices and compare. */
 enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e);
 
-/* {"planned_peak_bytes","planned_reserved_bytes","capacity_bytes","fits","peak_phase","categories_at_peak":{},
- * "phases":{},"parameters","trainable_parameters"}. Caller frees with cJSON_Delete. */
+/* {"planned_peak_bytes","planned_reserved_bytes","capacity_bytes","fits","peak_phase",
+ * "categories_at_peak":{},"phases":{},"parameters","trainable_parameters"}. Caller frees with
+ * cJSON_Delete. */
 cJSON *plan_to_json(const struct plan *plan, int64_t capacity);
 
 #endif
