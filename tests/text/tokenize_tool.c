@@ -16,7 +16,7 @@
 enum { LINE_MAX_BYTES = 64 << 20 };
 
 static cJSON *number_list(const struct token_list *list) {
-    return cJSON_CreateIntArray(list->ids, (int)list->count);
+    return list->count ? cJSON_CreateIntArray(list->ids, (int)list->count) : cJSON_CreateArray();
 }
 
 static enum status decode_both(const struct tokenizer *t, const struct token_list *ids, cJSON *out,
