@@ -27,6 +27,34 @@ static enum status check_shape(const struct st_tensor *t, const struct param *p,
                    (long long)(p->rank == 1 ? p->rows : p->rows * cols));
 }
 
+/* Names and shapes that a config wants, against what is stored. */
+struct check {
+    const struct st_set *set;
+    struct err *e;
+    enum status status;
+};
+
+static bool check_tensor(void *context, const struct model_tensor *wanted) {
+    struct check *const check = context;
+    const struct st_tensor *const t = st_find(check->set, wanted->name);
+    const char *const file = check->set->map_count ? check->set->paths[0] : "the weights";
+    if (!t) {
+        check->status =
+            err_set(check->e, STATUS_INVALID, "%s: the tensor %s is missing", file, wanted->name);
+        return false;
+    }
+    const struct param p = {.rank = wanted->rank, .rows = wanted->shape[0]};
+    check->status = check_shape(t, &p, wanted->shape[1], check->e);
+    return check->status == STATUS_OK;
+}
+
+enum status weights_check(const struct model_config *config, const struct st_set *set,
+                          struct err *e) {
+    struct check check = {.set = set, .e = e, .status = STATUS_OK};
+    model_tensors(config, check_tensor, &check);
+    return check.status;
+}
+
 static enum status load_tensor(const struct st_tensor *t, struct tensor *to, void *staging,
                                struct err *e) {
     const int64_t count = tensor_count(to), size = dtype_bytes(to->dtype);

@@ -5,6 +5,10 @@
 #include "engine/io/safetensors.h"
 #include "engine/model/model.h"
 
+/* Every tensor that the config wants is stored with its shape. Looks at headers only. */
+enum status weights_check(const struct model_config *config, const struct st_set *set,
+                          struct err *e);
+
 /* Fills the base model from a folder's tensors. Every parameter must be there with its shape; what
  * is left over in the file is counted in *unused (a tied model's own lm_head among it) with the
  * first name, for a warning. */

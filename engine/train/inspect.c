@@ -7,31 +7,6 @@
 
 enum { ANSWER_TOKENS_MAX = 128, ANSWER_LENGTH_MAX = 4096 };
 
-/* Names and shapes that the config wants, against what is stored. */
-struct check {
-    const struct st_set *set;
-    const char *folder;
-    struct err *e;
-};
-
-static bool check_tensor(void *context, const struct model_tensor *wanted) {
-    struct check *const check = context;
-    const struct st_tensor *const t = st_find(check->set, wanted->name);
-    if (!t) {
-        err_set(check->e, STATUS_INVALID, "%s: the weights hold no tensor %s", check->folder,
-                wanted->name);
-        return false;
-    }
-    bool same = t->rank == wanted->rank;
-    for (int64_t i = 0; same && i < wanted->rank; i++) {
-        same = t->shape[i] == wanted->shape[i];
-    }
-    if (!same)
-        err_set(check->e, STATUS_INVALID, "%s: %s does not have the shape that config.json says",
-                t->file, t->name);
-    return same;
-}
-
 static enum status describe(const char *folder, const struct model_config *c,
                             const struct st_set *set, cJSON *json, struct err *e) {
     struct tokenizer *tokenizer = NULL;
@@ -64,12 +39,10 @@ enum status inspect_model(const char *folder, cJSON **out, struct err *e) {
     struct model_config config;
     struct st_set set = {0};
     cJSON *json = cJSON_CreateObject();
-    struct check check = {.set = &set, .folder = folder, .e = e};
     enum status status = STATUS_OK;
     GUARD(model_config_load(&config, folder, e));
     GUARD(st_open_folder(&set, folder, e));
-    model_tensors(&config, check_tensor, &check);
-    GUARD(e->status);
+    GUARD(weights_check(&config, &set, e));
     GUARD(describe(folder, &config, &set, json, e));
     *out = json;
     json = NULL;

@@ -41,9 +41,11 @@ static double seconds_since(int64_t ns) {
 
 /* The weights are there and of the right kind, without reading them: before the data are looked at.
  */
-static enum status check_weights(const struct spec *spec, struct err *e) {
+static enum status check_weights(const struct spec *spec, const struct model_config *config,
+                                 struct err *e) {
     struct st_set set = {0};
-    const enum status status = st_open_folder(&set, spec->model, e);
+    enum status status = st_open_folder(&set, spec->model, e);
+    if (status == STATUS_OK) status = weights_check(config, &set, e);
     st_close(&set);
     return status;
 }
@@ -53,7 +55,7 @@ static enum status read_inputs(struct run *r, const char *spec_path, struct err 
     FAIL_IF(!r->spec.model, STATUS_INVALID, "model: the spec names no model folder");
     TRY(model_config_load(&r->config, r->spec.model, e));
     TRY(session_options_read(&r->options, &r->spec, e));
-    TRY(check_weights(&r->spec, e));
+    TRY(check_weights(&r->spec, &r->config, e));
     return corpus_open(&r->corpus, &r->spec, &r->config, e);
 }
 
