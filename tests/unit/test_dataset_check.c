@@ -38,7 +38,7 @@ static void test_check_good_file_has_no_errors(void **state) {
     expect_report("{\"text\":\"a\"}\n\n{\"text\":\"b\",\"id\":12345678901234567890}\n{\"text\":"
                   "\"c\"}\n{\"text\":\"d\"}",
                   5,
-                  "{\"format\":\"text\",\"rows\":4,\"bytes\":75,\"rows_extra_keys\":1,\"error_"
+                  "{\"format\":\"text\",\"rows\":4,\"bytes\":78,\"rows_extra_keys\":1,\"error_"
                   "count\":0,\"first_rows\":["
                   "{\"text\":\"a\"},{\"text\":\"b\",\"id\":12345678901234567890},{\"text\":\"c\"}],"
                   "\"errors\":[]}");
