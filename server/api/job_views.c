@@ -158,13 +158,22 @@ enum status api_jobs_events(void *context, struct http_request *q, struct http_r
 /* A page of checkpoints that is being gathered. */
 struct checkpoints {
     const struct job_row *job;
+    const char *run; /* its run directory */
     cJSON *data;
     int64_t limit, count;
 };
 
+/* save_total_limit removes old checkpoints; only those that are still there are listed. */
+static bool still_there(const struct checkpoints *c, const char *path) {
+    char *folder = file_join(c->run, path);
+    const bool found = file_exists(folder);
+    mem_free(folder);
+    return found;
+}
+
 static void see_checkpoint(const struct checkpoint_row *row, void *context) {
     struct checkpoints *const c = context;
-    if (c->count++ >= c->limit) return;
+    if (!still_there(c, row->path) || c->count++ >= c->limit) return;
     cJSON *const item = cJSON_CreateObject();
     char *id = str_format("ftckpt_%lld_%lld", (long long)c->job->number, (long long)row->step);
     char *model = str_format("%s:ckpt-step-%lld",
@@ -202,10 +211,13 @@ static enum status list_checkpoints(const struct app *app, const struct http_req
         const char *const step = strrchr(page.after, '_');
         TRY(str_to_i64(step ? step + 1 : "", "after", &below, e));
     }
-    struct checkpoints c = {.job = job, .data = cJSON_CreateArray(), .limit = page.limit};
+    char *run = store_run_folder(app->store, job->id);
+    struct checkpoints c = {
+        .job = job, .run = run, .data = cJSON_CreateArray(), .limit = page.limit};
     const enum status status =
         store_checkpoint_scan(app->store, job->number, below, see_checkpoint, &c, e);
     http_reply_json(r, api_list(c.data, c.count > c.limit));
+    mem_free(run);
     return status;
 }
 

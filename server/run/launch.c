@@ -104,6 +104,7 @@ enum status launch_read_plan(const char *run, struct process_end end, char **pla
         end.state == PROCESS_GONE || (end.state == PROCESS_EXITED && end.exit_code == 0);
     if (!fine) GUARD(plan_is_missing(run, end, e));
     GUARD(refuse_unfit(value, e));
+    cJSON_DeleteItemFromObjectCaseSensitive(value, "spec"); /* the job has it already */
     json_append(&text, value);
     *plan = str_take(&text);
 done:
