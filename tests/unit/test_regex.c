@@ -1,7 +1,11 @@
-/* test_regex.c - the patterns that tokenizer files carry mean here what they mean to their authors'
- * engine. Goal: the splits of six real pre-tokenizer patterns on traps (white space, digits, case,
- * marks), the rewritten escapes, and that what is not understood is refused. Method: tables of text
- * and expected pieces, joined by a bar. rooms: engine_text engine_io base */
+/* test_regex.c - the patterns of tokenizer files mean here what they mean to their own engine.
+ *
+ * Goal: the splits of six real pre-tokenizer patterns on traps (white space, digits, case, marks),
+ * the rewritten escapes, and that what is not understood is refused.
+ * Method: tables of text and expected pieces, joined by a bar.
+ *
+ * rooms: engine_text engine_io base
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

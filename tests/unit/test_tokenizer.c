@@ -1,7 +1,11 @@
-/* test_tokenizer.c - ids and texts of tiny hand-made tokenizers whose right answers are known by
- * hand. Goal: the rules of BPE, added tokens, byte fallback, post-processors, decoders and offsets,
- * one small file each. Method: a tokenizer.json is written into a scratch folder, opened, and
- * asked; every test tells one rule. rooms: engine_text engine_io base */
+/* test_tokenizer.c - ids and texts of tiny hand-made tokenizers, known by hand.
+ *
+ * Goal: the rules of BPE, added tokens, byte fallback, post-processors, decoders and offsets.
+ * Method: a tokenizer.json is written into a scratch folder, opened, and asked; every test tells
+ * one rule.
+ *
+ * rooms: engine_text engine_io base
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

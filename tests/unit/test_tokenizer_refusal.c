@@ -1,7 +1,10 @@
-/* test_tokenizer_refusal.c - what a tokenizer folder may not hold, and that the error says which
- * part. Goal: nothing that is not understood passes silently, and hostile files stay bounded.
- * Method: a table of files, each with the status and the words its error must have. rooms:
- * engine_text engine_io base */
+/* test_tokenizer_refusal.c - what a tokenizer folder may not hold, and that the error says where.
+ *
+ * Goal: nothing that is not understood passes silently, and hostile files stay bounded.
+ * Method: a table of files, each with the status and the words its error must have.
+ *
+ * rooms: engine_text engine_io base
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
