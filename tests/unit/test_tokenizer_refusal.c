@@ -78,15 +78,15 @@ static const struct {
      "normalizer.type: \"Precompiled\""},
     {"{" MODEL ",\"normalizer\":{\"type\":\"NFC\",\"x\":1}}", STATUS_UNSUPPORTED, "normalizer.x"},
     {"{" MODEL ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{"
-               "\"type\":\"Nmt\"}]}}",
+     "\"type\":\"Nmt\"}]}}",
      STATUS_UNSUPPORTED, "normalizer.normalizers[1].type: \"Nmt\""},
     {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"BertPreTokenizer\"}}", STATUS_UNSUPPORTED,
      "pre_tokenizer.type"},
     {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"\\\\h\"},"
-               "\"behavior\":\"Isolated\"}}",
+     "\"behavior\":\"Isolated\"}}",
      STATUS_UNSUPPORTED, "pre_tokenizer.pattern: regular expression: \\h"},
     {"{" MODEL ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Glob\":\"*\"},\"behavior\":"
-               "\"Isolated\"}}",
+     "\"Isolated\"}}",
      STATUS_UNSUPPORTED, "pattern.Glob"},
     {"{" MODEL
      ",\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"String\":\"a\"},\"behavior\":\"Odd\"}}",
@@ -94,10 +94,10 @@ static const struct {
     {"{" MODEL ",\"post_processor\":{\"type\":\"Other\"}}", STATUS_UNSUPPORTED,
      "post_processor.type"},
     {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"Sequence\":{"
-               "\"id\":\"B\"}}]}}",
+     "\"id\":\"B\"}}]}}",
      STATUS_UNSUPPORTED, "single[0]"},
     {"{" MODEL ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":"
-               "{\"id\":\"s\"}},{\"Sequence\":"
+     "{\"id\":\"s\"}},{\"Sequence\":"
      "{\"id\":\"A\"}}],\"special_tokens\":{\"s\":{\"ids\":[9]}}}}",
      STATUS_INVALID, "does not exist"},
     {"{" MODEL ",\"decoder\":{\"type\":\"WordPiece\"}}", STATUS_UNSUPPORTED,
