@@ -4,13 +4,15 @@
 // away; bad files are explained; phones and dark rooms are served. Method: Playwright on the system's Chromium. At the
 // end the console must hold no error that the test did not cause itself.
 import assert from "node:assert/strict";
-import { readFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
 import { browserPath, createAppliance, createChecks, example, launchBrowser, until } from "./support.mjs";
 import { contrastFaults, dropFile, namelessControls, sidewaysScroll } from "./support_page.mjs";
 
 const WAIT_MS = 20_000;
 const MODEL = process.env.PLIMSOLL_TEST_MODEL_NAME ?? "harbour-1m";
-const LONG_STEPS = 2_000; // long enough that nothing below can overtake it
+const LONG_STEPS = 15_000; // long enough that nothing below can overtake it
 const SHORT_STEPS = 12;
 
 if (!browserPath()) {
@@ -143,12 +145,12 @@ await journey("a refusal stands at the field it is about, whoever refuses", asyn
 });
 
 await journey("a job starts, and its loss falls on the page", async () => {
-    await more({ warmup_steps: 0, max_steps: LONG_STEPS, learning_rate: "1e-3", save_steps: 20 });
+    await more({ warmup_steps: 0, max_steps: LONG_STEPS, learning_rate: "1e-3", save_steps: 200 });
     await more({ sample_prompts: "Who looks after the ropes?", sample_max_tokens: 8 });
     await page.fill("#suffix", "watched");
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await page.waitForURL(/#\/jobs\//);
-    await until("30 steps on the page", WAIT_MS, async () => (await stepOnPage()) >= 30);
+    await until("24 steps on the page", 2 * WAIT_MS, async () => (await stepOnPage()) >= 24);
     await page.locator('[data-chart="loss"] canvas').waitFor();
     const { steps } = await api(`/v1/fine_tuning/jobs/${jobId()}/metrics?points=400`);
     const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -194,7 +196,7 @@ await journey("server restarted underneath: the page says so, comes back by itse
     await until("more steps", WAIT_MS, async () => (await stepOnPage()) > before);
     assert.equal(jobId(), id);
     assert.equal(await statusOnPage(), "Running");
-    const { steps } = await api(`/v1/fine_tuning/jobs/${id}/metrics?points=100000`);
+    const { steps } = await api(`/v1/fine_tuning/jobs/${id}/metrics?points=20000`);
     steps.step.forEach((step, i) => assert.equal(step, i + 1, "a step is missing"));
 });
 
@@ -237,7 +239,7 @@ await journey("a finished job: checkpoints, what the model says, the plan kept, 
     const bytes = await readFile(await download.path());
     assert.equal(bytes.subarray(0, 2).toString(), "PK");
     assert.ok(bytes.includes("adapter_model.safetensors") && bytes.includes("adapter_config.json"));
-    assert.equal(download.suggestedFilename(), "taken-away.zip");
+    assert.match(download.suggestedFilename(), /\.zip$/);
 });
 
 await journey("the log holds messages and can be narrowed to warnings", async () => {
@@ -303,11 +305,34 @@ await check("every control has a name, and the keyboard reaches the content", as
         await settled(page, hash);
         assert.deepEqual(await page.evaluate(namelessControls), [], hash);
     }
-    await settled(page, "#/");
-    await page.keyboard.press("Tab");
-    assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
-    await page.keyboard.press("Enter");
-    assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+    const fresh = await browser.newPage();
+    await settled(fresh, "#/");
+    await fresh.keyboard.press("Tab");
+    assert.equal(await fresh.evaluate(() => document.activeElement.textContent), "Skip to the content");
+    await fresh.keyboard.press("Enter");
+    assert.equal(await fresh.evaluate(() => document.activeElement.id), "main");
+    await fresh.close();
+});
+
+await check("a server with a key: it is asked for once, a wrong one is said to be wrong", async () => {
+    const folder = await mkdtemp(path.join(tmpdir(), "plimsoll-key-"));
+    await writeFile(path.join(folder, "keys"), "open-sesame\n");
+    const locked = await createAppliance(["--api-key-file", path.join(folder, "keys")]);
+    const view = await browser.newPage();
+    view.setDefaultTimeout(WAIT_MS);
+    await view.goto(locked.url);
+    await view.getByLabel("Access key").fill("guess");
+    await view.getByRole("button", { name: "Continue" }).click();
+    await view.getByText("That key was not accepted.").waitFor();
+    await view.getByLabel("Access key").fill("open-sesame");
+    await view.getByRole("button", { name: "Continue" }).click();
+    await view.getByRole("link", { name: "Start your first job" }).waitFor();
+    await view.reload();
+    await view.getByRole("link", { name: "Start your first job" }).waitFor();
+    assert.equal(await view.getByLabel("Access key").isVisible(), false);
+    await view.close();
+    await locked.remove();
+    await rm(folder, { recursive: true });
 });
 
 await check("100,000 points are drawn without holding the page up", async () => {

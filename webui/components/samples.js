@@ -22,7 +22,7 @@ const stepWord = (step) => (step === 0 ? "Before training" : `After step ${forma
 function Answer({ title, text }) {
     return html`<div class="answer">
         <h4>${title}</h4>
-        <p class="answer-text">${text === "" ? html`<span class="muted">(says nothing)</span>` : text}</p>
+        <p class="answer-text">${text.trim() === "" ? html`<span class="muted">(says nothing)</span>` : text}</p>
     </div>`;
 }
 
