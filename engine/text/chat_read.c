@@ -67,9 +67,9 @@ static bool is_slip(const char *key, const char *known) {
     return distance == 1 || (distance == 2 && strlen(known) >= 5);
 }
 
-static bool is_listed(const char *key, const char *const *known) {
+static bool is_listed(const struct row_json *j, size_t key, const char *const *known) {
     for (; *known; known++) {
-        if (strcmp(key, *known) == 0) return true;
+        if (row_string_is(j, key, *known)) return true;
     }
     return false;
 }
@@ -77,9 +77,9 @@ static bool is_listed(const char *key, const char *const *known) {
 enum status chat_check_keys(const struct row_json *j, size_t object, const char *path,
                             const char *const *known, struct err *e) {
     for (size_t k = row_first(j, object); k; k = row_after(j, object, k)) {
+        if (is_listed(j, k, known)) continue;
         char key[SHOWN_MAX + 4];
         shown(key, j, k);
-        if (is_listed(key, known)) continue;
         for (size_t i = 0; known[i]; i++) {
             size_t present;
             if (!is_slip(key, known[i])) continue;

@@ -106,6 +106,17 @@ static bool parse_escape(struct parser *p) {
     return true;
 }
 
+/* The first byte at or after `at` that is not plain ASCII of a string: a quote, backslash, control character, or the start
+ * of a longer character. Most of a data file goes through this loop. */
+static size_t skip_plain(const char *text, size_t at, size_t len) {
+    while (at < len) {
+        const unsigned char c = (unsigned char)text[at];
+        if (c < 0x20 || c >= 0x80 || c == '"' || c == '\\') break;
+        at++;
+    }
+    return at;
+}
+
 /* The cursor is on the opening quote. */
 static bool parse_string(struct parser *p) {
     struct row_value *const value = add_value(p, ROW_STRING);
@@ -113,27 +124,25 @@ static bool parse_string(struct parser *p) {
     const char *const text = p->json->text;
     const size_t len = p->json->len;
     p->at++;
-    while (p->at < len) {
+    while ((p->at = skip_plain(text, p->at, len)) < len) {
         const unsigned char c = (unsigned char)text[p->at];
         if (c == '"') {
             value->end = (uint32_t)++p->at;
             return true;
         }
+        if (c < 0x20) {
+            return fail(p, "a control character or line break inside a string: write it as \\n, "
+                           "\\t or \\u00XX");
+        }
         if (c == '\\') {
             value->escaped = true;
             if (!parse_escape(p)) return false;
-        } else if (c < 0x20) {
-            return fail(p, "a control character or line break inside a string: write it as \\n, "
-                           "\\t or \\u00XX");
-        } else if (c < 0x80) {
-            p->at++;
-        } else {
-            uint32_t code;
-            const int width = utf8_decode(text + p->at, len - p->at, &code);
-            if (width == 0)
-                return fail(p, "bytes that are not valid UTF-8: save the file as UTF-8");
-            p->at += (size_t)width;
+            continue;
         }
+        uint32_t code;
+        const int width = utf8_decode(text + p->at, len - p->at, &code);
+        if (width == 0) return fail(p, "bytes that are not valid UTF-8: save the file as UTF-8");
+        p->at += (size_t)width;
     }
     return fail(p, UNFINISHED);
 }

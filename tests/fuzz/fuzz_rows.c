@@ -1,0 +1,48 @@
+/* fuzz_rows.c - any bytes as an uploaded data file, plain, gzip or zstd: the check must end in a report whose errors have
+ * texts and whose text is valid JSON, or in an error with a text. The file is one in memory, because the reader takes
+ * paths.
+ *
+ * rooms: engine_text engine_io base */
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/str.h"
+#include "engine/text/dataset.h"
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+
+/* A report must read back: rows are put into it as their own text. */
+static void check_report(cJSON *report) {
+    struct str text = {0};
+    cJSON *again = NULL;
+    json_append(&text, report);
+    if (utf8_valid_prefix(str_text(&text), text.len) < text.len) abort();
+    if (json_parse(str_text(&text), text.len, "report", &again, NULL) != STATUS_OK) abort();
+    const cJSON *error = NULL;
+    cJSON_ArrayForEach(error, json_member(again, "errors")) {
+        const char *message = "";
+        if (json_get_string(error, "message", &message, NULL) != STATUS_OK || !*message) abort();
+    }
+    cJSON_Delete(again);
+    str_release(&text);
+}
+
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size) {
+    char path[64];
+    const int fd = memfd_create("rows", 0);
+    if (fd < 0 || write(fd, data, size) != (ssize_t)size) abort();
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    cJSON *report = NULL;
+    struct err e = {0};
+    const enum status status = dataset_check(path, 20, &report, &e);
+    if (status == STATUS_OK) {
+        check_report(report);
+    } else if (!e.text[0]) {
+        abort();
+    }
+    cJSON_Delete(report);
+    close(fd);
+    return 0;
+}
