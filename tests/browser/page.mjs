@@ -13,7 +13,7 @@ import { contrastFaults, dropFile, namelessControls, sidewaysScroll } from "./su
 const WAIT_MS = 20_000;
 const MODEL = process.env.PLIMSOLL_TEST_MODEL_NAME ?? "harbour-1m";
 const LONG_STEPS = 15_000; // long enough that nothing below can overtake it
-const SHORT_STEPS = 12;
+const SHORT_STEPS = 8;
 
 if (!browserPath()) {
     process.stdout.write("skipped: no Chromium here (PLIMSOLL_CHROMIUM names one)\n0 passed, 0 failed, 1 skipped\n");
@@ -184,10 +184,16 @@ await journey("dragging over the chart shows those steps, and one click shows al
     await page.getByRole("button", { name: "Show all" }).waitFor({ state: "detached" });
 });
 
-await journey("server restarted underneath: the page says so, comes back by itself and misses nothing", async () => {
+for (const [word, signal] of [["restarted", "SIGTERM"], ["killed and started again", "SIGKILL"]]) {
+    await journey(`server ${word} underneath: the page says so, comes back by itself, misses nothing`, () =>
+        survives(signal),
+    );
+}
+
+async function survives(signal) {
     const id = jobId();
     serverIsDown = true;
-    await appliance.stop();
+    await appliance.stop(signal);
     await page.getByText("Reconnecting…").first().waitFor();
     const before = await stepOnPage();
     await appliance.start();
@@ -198,7 +204,7 @@ await journey("server restarted underneath: the page says so, comes back by itse
     assert.equal(await statusOnPage(), "Running");
     const { steps } = await api(`/v1/fine_tuning/jobs/${id}/metrics?points=20000`);
     steps.step.forEach((step, i) => assert.equal(step, i + 1, "a step is missing"));
-});
+}
 
 await journey("pause and resume", async () => {
     await page.getByRole("button", { name: "Pause", exact: true }).click();
@@ -224,6 +230,8 @@ await journey("run again with changes brings the settings and the file along", a
     assert.equal(await page.inputValue('[name="max_steps"]'), String(LONG_STEPS));
     await page.fill("#suffix", "taken-away");
     await more({ max_steps: SHORT_STEPS, save_steps: 4 });
+    await page.setInputFiles("#validation_file", await example("first-mate.jsonl"));
+    await page.locator(".file-facts").nth(1).waitFor();
     await page.getByRole("button", { name: "Start", exact: true }).click();
     await page.waitForURL(/#\/jobs\//);
 });
@@ -233,6 +241,7 @@ await journey("a finished job: checkpoints, what the model says, the plan kept, 
     await page.getByRole("region", { name: "Checkpoints" }).first().waitFor();
     assert.match(await text('[aria-label="What the model says"]'), /Who looks after the ropes\?/);
     assert.match(await text('[aria-label="Memory plan"]'), /Exactly as planned|of the plan/);
+    assert.match(await text('[data-chart="loss"] .legend'), /held-out\s+[\d.,]+/);
     const waiting = page.waitForEvent("download");
     await page.getByRole("button", { name: "Download", exact: true }).click();
     const download = await waiting;
@@ -248,6 +257,17 @@ await journey("the log holds messages and can be narrowed to warnings", async ()
     assert.ok(all > 0);
     await log.getByRole("combobox").selectOption("error");
     assert.equal(await log.locator(".log-info").count(), 0);
+});
+
+await journey("a job that cannot fit fails before it trains, and the page says why", async () => {
+    await page.getByRole("link", { name: "Run again with changes" }).click();
+    await page.locator(".row-preview").first().waitFor();
+    await more({ "memory.cap": "1MiB" });
+    await page.getByRole("button", { name: "Start", exact: true }).click();
+    await page.waitForURL(/#\/jobs\//);
+    await until("the refusal", WAIT_MS, async () => (await statusOnPage()) === "Failed");
+    assert.match(await text(".standing .note-error"), /memory|MiB|fit/i);
+    assert.equal((await api(`/v1/fine_tuning/jobs/${jobId()}/metrics`)).steps.step.length, 0);
 });
 
 await journey("the list of jobs shows both jobs as they are", async () => {

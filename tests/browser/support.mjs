@@ -119,7 +119,9 @@ export async function createAppliance(extraArguments = []) {
 
     async function start() {
         const words = ["serve", "--port", String(port), "--data", data, "--models", MODELS, ...extraArguments];
-        child = spawn(path.join(BUILD, "plimsoll"), words, { stdio: ["ignore", "pipe", "pipe"] });
+        // One core for the engine, so that it and the browser do not wait for each other on a small machine.
+        const env = { ...process.env, OMP_NUM_THREADS: "1" };
+        child = spawn(path.join(BUILD, "plimsoll"), words, { env, stdio: ["ignore", "pipe", "pipe"] });
         child.stdout.on("data", (piece) => (said += piece));
         child.stderr.on("data", (piece) => (said += piece));
         await until("the server to answer", START_MS, () => {
