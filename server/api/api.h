@@ -15,8 +15,9 @@ enum status api_page(void *context, struct http_request *q, struct http_reply *r
 
 #define API_HANDLERS(X)                                                                            \
     X(files_create)                                                                                \
-    X(files_list) X(files_get) X(files_delete) X(files_content) X(jobs_create) X(jobs_list)        \
-        X(jobs_get) X(jobs_cancel) X(jobs_pause) X(jobs_resume) X(jobs_events) X(jobs_checkpoints) \
+    X(files_list)                                                                                  \
+    X(files_get) X(files_delete) X(files_content) X(jobs_create) X(jobs_list) X(jobs_get)          \
+        X(jobs_cancel) X(jobs_pause) X(jobs_resume) X(jobs_events) X(jobs_checkpoints)             \
             X(jobs_stream) X(jobs_metrics) X(jobs_log) X(jobs_adapter) X(models_list)              \
                 X(models_get) X(models_delete) X(system_get) X(system_spec) X(system_health)
 #define API_DECLARE(name)                                                                          \

@@ -56,15 +56,31 @@ static enum status find_repeated(const struct app *app, const char *key, const c
     return status;
 }
 
-static enum status create(const struct app *app, const cJSON *body, const char *key,
-                          const char *hash, char **id, struct err *e) {
+/* A request that is on its way to make a job. */
+struct creation {
+    const char *key; /* NULL: none */
+    char hash[17];
+    char *id; /* of the job, new or made before with the same key */
+};
+
+/* In one transaction, so that of two requests with one key the second finds what the first has made. */
+static enum status insert_once(const struct app *app, struct job_row *row, struct creation *c,
+                               struct err *e) {
+    TRY(find_repeated(app, c->key, c->hash, &c->id, e));
+    if (c->id) return STATUS_OK;
+    TRY(insert_job(app->store, row, c->key, c->hash, e));
+    c->id = mem_strdup(row->id);
+    return STATUS_OK;
+}
+
+static enum status create(const struct app *app, const cJSON *body, struct creation *c,
+                          struct err *e) {
     struct job_row row = {0};
     enum status status = job_from_body(app, body, &row, e);
     if (status == STATUS_OK) status = store_begin(app->store, e);
     if (status == STATUS_OK) {
-        status = store_end(app->store, insert_job(app->store, &row, key, hash, e), e);
+        status = store_end(app->store, insert_once(app, &row, c, e), e);
     }
-    if (status == STATUS_OK) *id = mem_strdup(row.id);
     job_row_release(&row);
     supervisor_wake(app->supervisor);
     return status;
@@ -73,16 +89,14 @@ static enum status create(const struct app *app, const cJSON *body, const char *
 enum status api_jobs_create(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e) {
     const struct app *const app = context;
-    const char *const key = http_header(q, "Idempotency-Key");
+    struct creation c = {.key = http_header(q, "Idempotency-Key")};
     cJSON *body = NULL;
-    char *id = NULL;
-    char hash[17];
-    hash_of(&q->body, hash);
+    hash_of(&q->body, c.hash);
     TRY(json_parse(str_text(&q->body), q->body.len, "the request's body", &body, e));
-    enum status status = find_repeated(app, key, hash, &id, e);
-    if (status == STATUS_OK && !id) status = create(app, body, key, hash, &id, e);
-    if (status == STATUS_OK) status = reply_job(app, id, r, e);
-    mem_free(id);
+    enum status status = find_repeated(app, c.key, c.hash, &c.id, e);
+    if (status == STATUS_OK && !c.id) status = create(app, body, &c, e);
+    if (status == STATUS_OK) status = reply_job(app, c.id, r, e);
+    mem_free(c.id);
     cJSON_Delete(body);
     return status;
 }
@@ -144,8 +158,9 @@ static enum status check_wish(const struct job_row *job, const char *wish, struc
     static const char *const living[] = {"queued", "validating_files", "running", "paused"};
     static const char *const going[] = {"queued", "validating_files", "running"};
     if (strcmp(wish, "resume") == 0) {
-        FAIL_IF(strcmp(job->status, "paused") != 0, STATUS_CONFLICT,
-                "job %s is %s, only a paused job can be resumed", job->id, job->status);
+        static const char *const stopped[] = {"paused", "failed"};
+        FAIL_IF(!is_one_of(job->status, stopped, COUNT_OF(stopped)), STATUS_CONFLICT,
+                "job %s is %s, only a paused or failed job can be resumed", job->id, job->status);
     } else if (strcmp(wish, "pause") == 0) {
         FAIL_IF(!is_one_of(job->status, going, COUNT_OF(going)), STATUS_CONFLICT,
                 "job %s is %s, it cannot be paused", job->id, job->status);

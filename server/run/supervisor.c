@@ -5,7 +5,7 @@
  *     ^  \ cancel              | refused            | | ^ \  error, or crashed CRASHES_MAX times
  * without a step |   '--> cancelled       '--> failed          | | |  '------------------> failed
  *     | resume                         stop, pause  | | '-- restart (from the last checkpoint)
- *     '--------- paused <---------------------------' |
+ *     '--------- paused <---------------------------' |          failed, too, can be resumed
  *                                                     '-- stop, cancel --> cancelled (when no
  * process is left)
  *
@@ -35,7 +35,7 @@ enum { TICK_ACTIVE_MS = 100, TICK_IDLE_MS = 1000, TICK_TROUBLE_MS = 2000 };
 /* After SIGTERM a rank writes a checkpoint, which for a large model takes a while; a cancel does
  * not need it. */
 enum { GRACE_CANCEL_MS = 10000, GRACE_PAUSE_MS = 300000, GRACE_SHUTDOWN_MS = 60000 };
-enum { LOG_TAIL_BYTES = 1500 };
+enum { LOG_TAIL_BYTES = 1500, DISK_FULL_BYTES = 1 << 20 };
 
 /* The job that is being planned or run. */
 struct active {
@@ -45,8 +45,10 @@ struct active {
     struct rank_identity rank;
     bool has_process;
     struct event_reader reader;
-    int64_t term_sent_ns; /* 0: not asked to stop */
-    int64_t watched_ns;   /* since when run_ms has been counted */
+    int64_t term_sent_ns;   /* 0: not asked to stop */
+    int64_t watched_ns;     /* since when run_ms has been counted */
+    struct process_end end; /* how the last process ended; gone when no process has been watched */
+    bool disk_full;         /* at that moment: then neither an event nor a log could be written */
 };
 
 struct supervisor {
@@ -131,7 +133,7 @@ static enum status settle_failed(struct supervisor *s, const struct err *error, 
 static void hold(struct supervisor *s, struct job_row *row) {
     struct active *const a = &s->active;
     ASSERT(!a->held);
-    *a = (struct active){.held = true, .job = *row};
+    *a = (struct active){.held = true, .job = *row, .end = {.state = PROCESS_GONE}};
     *row = (struct job_row){0};
     a->run = store_run_folder(s->config.store, a->job.id);
     a->watched_ns = clock_steady_ns();
@@ -157,6 +159,8 @@ static enum status hold_again(struct supervisor *s, struct err *e) {
     s->active.rank = before.rank;
     s->active.has_process = before.has_process;
     s->active.term_sent_ns = before.term_sent_ns;
+    s->active.end = before.end;
+    s->active.disk_full = before.disk_full;
     return STATUS_OK;
 }
 
@@ -233,6 +237,13 @@ static enum status succeed(struct supervisor *s, struct err *e) {
 static void reason_of(const struct active *a, const cJSON *event, struct process_end end,
                       struct err *out) {
     if (launch_read_error(event, out)) return;
+    if (a->disk_full) {
+        err_set(
+            out, STATUS_NO_SPACE,
+            "the disk is full: the run could not write its files. Make room and resume the job; "
+            "it continues from its last checkpoint");
+        return;
+    }
     char how[96];
     struct str log = {0};
     char *path = rundir_log(a->run, 0);
@@ -339,7 +350,12 @@ static enum status fulfil_wish(struct supervisor *s, struct err *e) {
 static enum status process_ended(struct supervisor *s, struct process_end end, struct err *e) {
     struct active *const a = &s->active;
     if (process_group_exists(&a->rank)) process_signal_group(&a->rank, SIGKILL);
+    int64_t free_bytes = INT64_MAX;
+    struct err ignored = {0};
+    (void)file_free_space(a->run, &free_bytes, &ignored);
     a->has_process = false;
+    a->end = end;
+    a->disk_full = free_bytes < DISK_FULL_BYTES;
     if (strcmp(a->job.status, "validating_files") == 0) {
         /* How a planner ended that an earlier server had started is not known; planning again is
          * cheap. */
@@ -353,18 +369,16 @@ static enum status process_ended(struct supervisor *s, struct process_end end, s
 static enum status advance(struct supervisor *s, struct err *e) {
     struct active *const a = &s->active;
     const bool planning = strcmp(a->job.status, "validating_files") == 0;
-    struct process_end end = {.state = PROCESS_GONE};
     if (a->has_process) {
         TRY(fulfil_wish(s, e));
-        end = process_poll(&a->rank);
+        const struct process_end end = process_poll(&a->rank);
         if (end.state == PROCESS_RUNNING) return planning ? STATUS_OK : follow_all(s, e);
         return process_ended(s, end, e);
     }
     if (s->stopping) return STATUS_OK;
-    TRY(fulfil_wish(s, e));
     if (planning) return begin(s, e);
     TRY(follow_all(s, e));
-    return rank_ended(s, end, e);
+    return rank_ended(s, a->end, e);
 }
 
 /* Wishes about jobs that have no process: queued -> cancelled | paused, paused -> queued |
@@ -382,6 +396,8 @@ static enum status settle_wished(struct supervisor *s, struct err *e) {
     } else {
         job.queued_ms = clock_unix_ms();
         job.crashes = 0;
+        job.finished_at = 0;
+        row_text(&job.error, NULL);
         status = settle(s, &job, "queued", "info", "Resumed: waiting for its turn", e);
     }
     job_row_release(&job);

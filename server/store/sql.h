@@ -38,9 +38,10 @@
       " ORDER BY number LIMIT 1")                                                                  \
     X(SQL_JOB_NEXT, "SELECT " SQL_JOB_COLUMNS                                                      \
                     " FROM jobs WHERE status='queued' ORDER BY queued_ms,number LIMIT 1")          \
-    X(SQL_JOB_WISHED, "SELECT " SQL_JOB_COLUMNS                                                    \
-                      " FROM jobs WHERE wish IS NOT NULL AND status IN('queued','paused')"         \
-                      " LIMIT 1")                                                                  \
+    X(SQL_JOB_WISHED,                                                                              \
+      "SELECT " SQL_JOB_COLUMNS                                                                    \
+      " FROM jobs WHERE wish IS NOT NULL AND status IN('queued','paused','failed')"                \
+      " LIMIT 1")                                                                                  \
     X(SQL_JOB_AHEAD, "SELECT count(*) FROM jobs WHERE status='queued' AND (queued_ms<?1 OR "       \
                      "(queued_ms=?1 AND number<?2))")                                              \
     X(SQL_JOB_COUNTS, "SELECT status,count(*) FROM jobs GROUP BY status")                          \
