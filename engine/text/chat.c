@@ -1,4 +1,7 @@
-/* chat.c - conversations in memory and their JSON. */
+/* chat.c - conversations in memory, their pieces, and their JSON with or without marks.
+ *
+ * Convention: text is bytes and a length, because contents may hold NUL; JSON is written by hand
+ * for the same reason. */
 #include "engine/text/chat.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
-/* chat_align.c - renderings compared with marked renderings. Positions are bytes; nothing here
- * knows tokens. */
+/* chat_align.c - renderings compared with marked renderings.
+ *
+ * Positions are bytes of the rendering; nothing here knows tokens, so that a mask can be found
+ * without a tokenizer and checked as text. */
 #include "engine/text/chat_align.h"
 
 #include <string.h>
@@ -9,16 +11,10 @@
 
 enum { SALT_TRIES = 1000, MARK_HEAD_LEN = 10 };
 
-static enum status render(const struct chat_renderer *renderer, const char *messages,
-                          const struct chat *chat, const char *variables, bool prompt,
-                          struct str *out, struct err *e) {
-    const struct template_inputs inputs = {
-        .messages_json = messages,
-        .tools_json = chat->tools.len ? str_text(&chat->tools) : NULL,
-        .variables_json = variables,
-        .add_generation_prompt = prompt,
-        .now_unix_s = renderer->now_unix_s,
-    };
+static enum status render(const struct chat_renderer *renderer, const struct chat *chat,
+                          struct template_inputs inputs, struct str *out, struct err *e) {
+    inputs.tools_json = chat->tools.len ? str_text(&chat->tools) : NULL;
+    inputs.now_unix_s = renderer->now_unix_s;
     return chat_template_render(renderer->chat_template, &inputs, out, e);
 }
 
@@ -27,8 +23,9 @@ static enum status render_chat(const struct chat_renderer *renderer, const struc
                                struct str *out, struct err *e) {
     struct str json = {0};
     chat_append_json(chat, chat->count, arguments, marks, &json);
-    const enum status status =
-        render(renderer, str_text(&json), chat, renderer->variables_json, false, out, e);
+    const struct template_inputs inputs = {.messages_json = str_text(&json),
+                                           .variables_json = renderer->variables_json};
+    const enum status status = render(renderer, chat, inputs, out, e);
     str_release(&json);
     return status;
 }
@@ -298,7 +295,10 @@ static size_t prompt_length(const struct chat_rendering *r, const struct chat_re
     struct str json = {0}, prompt = {0};
     chat_append_json(chat, index, r->arguments, NULL, &json);
     size_t len = 0;
-    if (render(renderer, str_text(&json), chat, variables, true, &prompt, NULL) == STATUS_OK &&
+    const struct template_inputs inputs = {.messages_json = str_text(&json),
+                                           .variables_json = variables,
+                                           .add_generation_prompt = true};
+    if (render(renderer, chat, inputs, &prompt, NULL) == STATUS_OK &&
         matches(&r->text, 0, str_text(&prompt), prompt.len)) {
         len = prompt.len;
     }
@@ -376,19 +376,16 @@ static enum status calls_end(const struct chat_rendering *r, const struct chat_r
 }
 
 /* Where a message with reasoning, or with nothing but tool calls, begins: only the prompt can tell.
- */
-static enum status prompted_begin(const struct chat_rendering *r,
+ * It must lie before `words`. */
+static enum status prompted_begin(struct chat_answer *answer, const struct chat_rendering *r,
                                   const struct chat_renderer *renderer, const struct chat *chat,
-                                  size_t index, size_t limit, size_t *begin, struct err *e) {
-    *begin = prompt_length(r, renderer, chat, index, renderer->variables_json);
-    if (*begin == 0 || *begin > limit) {
-        return answer_error(index,
-                            "the chat template does not lead to this answer by its own prompt", e);
-    }
+                                  size_t index, size_t words) {
+    answer->begin = prompt_length(r, renderer, chat, index, renderer->variables_json);
+    if (answer->begin == 0 || answer->begin > words) return STATUS_INVALID;
     if (has_reasoning(chat, index)) return STATUS_OK;
     const size_t longer =
         prompt_length(r, renderer, chat, index, renderer->variables_not_thinking_json);
-    if (longer > *begin && longer <= limit) *begin = longer;
+    if (longer > answer->begin && longer <= words) answer->begin = longer;
     return STATUS_OK;
 }
 
@@ -416,6 +413,8 @@ enum status chat_answer_find(struct chat_answer *answer, struct chat_rendering *
         answer->begin = plain_begin(r, renderer, chat, index, first.begin);
         return STATUS_OK;
     }
-    return prompted_begin(r, renderer, chat, index, words ? first.begin : answer->end,
-                          &answer->begin, e);
+    const size_t limit = words ? first.begin : answer->end;
+    if (prompted_begin(answer, r, renderer, chat, index, limit) == STATUS_OK) return STATUS_OK;
+    return answer_error(index, "the chat template does not lead to this answer by its own prompt",
+                        e);
 }

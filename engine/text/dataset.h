@@ -92,10 +92,12 @@ void dataset_release(struct dataset *dataset);
 struct sample dataset_sample(const struct dataset *dataset, int64_t index);
 
 /* Checks a file without any model: encoding, JSON, format, fields. Fills a report object:
- * {"format","rows","bytes","first_rows":[up to 3 rows as they
- * are],"errors":[{"line","field","message"}...]} with at most `errors_max` errors. Returns
+ * {"format" (null: none was found),"rows","bytes" (of the file),"rows_extra_keys","error_count",
+ * "first_rows":[up to 3 rows as they are, those above 64 KiB left out],
+ * "errors":[{"line","field" (or null),"message"}...]} with at most `errors_max` errors. Returns
  * STATUS_OK also when the file has errors (they are in the report); the status is for files that
- * cannot be read. Caller frees *report with cJSON_Delete. */
+ * cannot be read. Rows and numbers are raw JSON items: print the report, do not look into it with
+ * json_get_*. Caller frees *report with cJSON_Delete. */
 enum status dataset_check(const char *path, int64_t errors_max, cJSON **report, struct err *e);
 
 #endif

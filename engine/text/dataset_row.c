@@ -1,4 +1,7 @@
-/* dataset_row.c - the table of formats and one reader for each. */
+/* dataset_row.c - the table of formats and one reader for each.
+ *
+ * The order of the tables is the order of decision: rows of one format may have keys of another as
+ * well, and a preference row must not be mistaken for a conversation. */
 #include "engine/text/dataset_row.h"
 
 #include <stdio.h>

@@ -1,10 +1,10 @@
-/* dataset_row.h - what one row says, in the terms of its format. The formats are named by their
- * keys: messages           {"messages":[{"role","content"}...],"tools"?}             OpenAI chat
- *   prompt_completion  {"prompt","completion"}: two texts, or two message lists  TRL
- *   text               {"text"}                                                  plain text, all of
- * it trained alpaca             {"instruction","input"?,"output","system"?,"history"?} sharegpt
- * {"conversations":[{"from","value"}...],"system"?,"tools"?} Preference and other rows that are no
- * examples of text to learn are recognised and refused by name. */
+/* dataset_row.h - what one row says, in the terms of its format. The keys tell the format:
+ * - messages: {"messages":[{"role","content"}...],"tools"?}, OpenAI chat
+ * - prompt_completion: {"prompt","completion"}, two texts or two message lists, TRL
+ * - text: {"text"}, plain text, all of it trained
+ * - alpaca: {"instruction","input"?,"output","system"?,"history"?}
+ * - sharegpt: {"conversations":[{"from","value"}...],"system"?,"tools"?}
+ * Preference and other rows that are no examples of text to learn are refused by name. */
 #ifndef PLIMSOLL_ENGINE_TEXT_DATASET_ROW_H
 #define PLIMSOLL_ENGINE_TEXT_DATASET_ROW_H
 

@@ -1,5 +1,8 @@
 /* encode.c - what all rows share (names of special tokens, the post-processor), and rows that are
- * plain texts. */
+ * plain texts.
+ *
+ * The post-processor is learned by trying, once: then texts can be tokenised with byte offsets
+ * and its tokens added around them. */
 #include "engine/text/encode.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
-/* rows_json.c - a strict JSON parser without recursion: a loop, a state and a stack of open
- * containers. It validates everything and copies nothing. */
+/* rows_json.c - a strict JSON parser without recursion: a loop, a state and a stack.
+ *
+ * It validates everything and copies nothing: most values of a data file are only looked at in
+ * passing, and a stack of our own cannot be overrun by a hostile file. */
 #include "engine/text/rows_json.h"
 
 #include <string.h>
@@ -106,8 +108,8 @@ static bool parse_escape(struct parser *p) {
     return true;
 }
 
-/* The first byte at or after `at` that is not plain ASCII of a string: a quote, backslash, control character, or the start
- * of a longer character. Most of a data file goes through this loop. */
+/* The first byte at or after `at` that is not plain ASCII of a string: a quote, backslash, control
+ * character, or the start of a longer character. Most of a data file goes through this loop. */
 static size_t skip_plain(const char *text, size_t at, size_t len) {
     while (at < len) {
         const unsigned char c = (unsigned char)text[at];

@@ -1,6 +1,6 @@
-/* fuzz_rows.c - any bytes as an uploaded data file, plain, gzip or zstd: the check must end in a report whose errors have
- * texts and whose text is valid JSON, or in an error with a text. The file is one in memory, because the reader takes
- * paths.
+/* fuzz_rows.c - any bytes as an uploaded data file, plain, gzip or zstd: the check must end in
+ * a report whose errors have texts and whose text is valid JSON, or in an error with a text.
+ * The file is one in memory, because the reader takes paths.
  *
  * rooms: engine_text engine_io base */
 #include <stdio.h>

@@ -1,5 +1,6 @@
-/* support_tokens.h - samples as text that a test can state: trained tokens in [[ ]], special ids with ^ in front. Header
- * only, because helpers that are linked into every test may use base alone. */
+/* support_tokens.h - samples as text that a test can state: trained
+ * tokens in [[ ]], special ids with ^ in front. Header only, because
+ * helpers that are linked into every test may use base alone. */
 #ifndef PLIMSOLL_TESTS_UNIT_SUPPORT_TOKENS_H
 #define PLIMSOLL_TESTS_UNIT_SUPPORT_TOKENS_H
 

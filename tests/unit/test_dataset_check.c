@@ -1,5 +1,6 @@
-/* test_dataset_check.c - goal: an upload's report has format, rows and every error with its line and field, and never a
- * row's words in an error. Method: small files through dataset_check.
+/* test_dataset_check.c - goal: an upload's report has format, rows and every error with its
+ * line and field, and never a row's words in an error. Method: small files through
+ * dataset_check.
  * rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,6 @@
-/* test_dataset_load.c - goal: every format becomes the right tokens, what is cut or dropped is counted, the first wrong
- * line in file order is the error. Method: small files through dataset_load with two small tokenizers (one adds BOS).
+/* test_dataset_load.c - goal: every format becomes the right tokens, what is cut or dropped is
+ * counted, the first wrong line in file order is the error. Method: small files through
+ * dataset_load with two small tokenizers (one adds BOS).
  * rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,7 @@
-/* test_mask.c - goal: of every conversation exactly the assistant's words and the end-of-turn token are trained, whatever
- * the template does with them. Method: templates that print plainly, rewrite history, append at the end, put spaces
- * around answers, drop the system message, print tools; the expected mask is written out as text.
+/* test_mask.c - goal: of every conversation exactly the assistant's words and the end-of-turn
+ * token are trained, whatever the template does with them. Method: templates that print
+ * plainly, rewrite history, append at the end, put spaces around answers, drop the system
+ * message, print tools; the expected mask is written out as text.
  * rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +25,7 @@ static const char ENDING[] =
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% else %}<|eot|>{% endif %}";
 
-/* As Qwen3: reasoning is removed before the last question, after it there is always a think block. */
+/* As Qwen3: reasoning is removed before the last question, after it there is always a block. */
 static const char THINKING[] =
     "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
     "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
@@ -55,7 +56,7 @@ static const char SPACED[] =
     "{% elif m.role == 'assistant' %}{{ ' ' + m.content + ' </s>' }}"
     "{% else %}{{ raise_exception('only user and assistant') }}{% endif %}{% endfor %}";
 
-/* As Mistral-Nemo: the system text is glued to the last question, and only if that is the last message. */
+/* As Mistral-Nemo: the system text is glued to the last question, if that is the last message. */
 static const char DROPPING[] =
     "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]"
     "{% if loop.last and messages[0].role == 'system' %}{{ messages[0].content + '\\n\\n' }}{% "
@@ -217,7 +218,7 @@ static void test_mask_B09_tool_calls_are_trained_in_either_spelling(void **state
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"T?\"},{\"role\":\"assistant\","
              "\"content\":\"\",\"tool_calls\":["
              "{\"function\":{\"name\":\"get\",\"arguments\":{\"n\":1.0}}}]}]}";
-    /* This template has no generation prompt: what comes after the question is what the model has to say. */
+    /* No generation prompt: what comes after the question is what the model has to say. */
     expect(&c,
            IM("user", "T?") "[[^<|im_start|>assistant\n<call>{\"n\":1.0}</call>^<|im_end|>]]\n");
     c.chat = CHATML;
@@ -289,7 +290,7 @@ static void test_mask_trimming_templates_and_odd_words(void **state) {
                            .rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"  "
                                    "a\\n\"},{\"role\":\"assistant\",\"content\":\"\\n b \"}]}"};
     expect(&c, IM("user", "a") ANSWER("b"));
-    /* The prompt's newline and the answer's are one token, which straddles the border and stays out. */
+    /* The prompt's newline and the answer's are one token: it straddles the border, stays out. */
     c.chat = CHATML;
     expect(&c, IM("user", "  a\n") "^<|im_start|>assistant\n\n[[ b ^<|im_end|>]]\n");
     /* An answer may look like the template's own text. */
