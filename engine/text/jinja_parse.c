@@ -365,6 +365,14 @@ static bool body_ends(const struct parser *p, const char *const *ends) {
     return false;
 }
 
+/* The one of the tags that closes the block, as opposed to elif and else. */
+static const char *closing_tag(const char *const *ends) {
+    while (strncmp(*ends, "end", 3) && ends[1]) {
+        ends++;
+    }
+    return *ends;
+}
+
 /* Statements until a tag named in `ends` (the cursor is left on its name) or, when `ends` is empty,
  * the end. */
 static enum status parse_body(struct parser *p, const char *const *ends, struct node_list *out) {
@@ -378,7 +386,7 @@ static enum status parse_body(struct parser *p, const char *const *ends, struct 
             if (!*ends) return STATUS_OK;
             return err_set(p->e, STATUS_INVALID,
                            "line %d, column %d: the block that begins here lacks its \"%s\"",
-                           opened->line, opened->column, ends[0]);
+                           opened->line, opened->column, closing_tag(ends));
         }
         if (at->kind == TOKEN_DATA) {
             node = parser_node(p, NODE_DATA, at);
