@@ -20,7 +20,7 @@
 /* Everything of one run. Zeroed, then filled in this order. */
 struct run {
     const char *folder;
-    const volatile sig_atomic_t *stop;
+    bool (*stop)(void);
     struct event_log log;
     int lock_fd;
     struct spec spec;
@@ -247,7 +247,7 @@ static enum status train(struct run *r, struct err *e) {
     while (r->state.step < last) {
         TRY(train_step(r, e));
         const int64_t step = r->state.step;
-        const bool stopping = *r->stop || rundir_stop_requested(r->folder);
+        const bool stopping = r->stop() || rundir_stop_requested(r->folder);
         if (is_due(r->spec.eval_steps, step) && step < last) TRY(evaluate(r, e));
         if ((stopping || is_due(r->spec.save_steps, step)) && saved < step) {
             TRY(save_checkpoint(r, e));
@@ -289,8 +289,7 @@ static void run_close(struct run *r) {
     event_log_close(&r->log);
 }
 
-enum status run_execute(const char *folder, const volatile sig_atomic_t *stop, bool echo,
-                        struct err *e) {
+enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
     *r = (struct run){
         .folder = folder, .stop = stop, .lock_fd = -1, .started_ns = clock_steady_ns()};

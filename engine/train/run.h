@@ -3,16 +3,15 @@
 #ifndef PLIMSOLL_ENGINE_TRAIN_RUN_H
 #define PLIMSOLL_ENGINE_TRAIN_RUN_H
 
-#include <signal.h>
+#include <stdbool.h>
 
 #include "base/json.h"
 #include "engine/events.h"
 
-/* Runs until done. *stop is set by a signal handler: the step in progress is finished, a checkpoint
+/* Runs until done. stop() is asked after every step: once it is true, a checkpoint
  * is written, and the result is STATUS_INTERRUPTED. Every failure has been written as an `error`
  * event when this returns. */
-enum status run_execute(const char *folder, const volatile sig_atomic_t *stop, bool echo,
-                        struct err *e);
+enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e);
 
 /* What `plimsoll-engine plan SPEC` prints: the plan of the spec, its data counted. Caller frees
  * *out with cJSON_Delete. */
