@@ -109,6 +109,13 @@ async function answers(url) {
     }
 }
 
+function spawnServer(words) {
+    // One core for the engine, so that it and the browser do not wait for each other on a small machine.
+    const env = { ...process.env, OMP_NUM_THREADS: "1" };
+    const all = ["serve", "--models", MODELS, ...words];
+    return spawn(path.join(BUILD, "plimsoll"), all, { env, stdio: ["ignore", "pipe", "pipe"] });
+}
+
 // A server that can be stopped and started again on the same port and data.
 export async function createAppliance(extraArguments = []) {
     const port = await freePort();
@@ -118,10 +125,7 @@ export async function createAppliance(extraArguments = []) {
     let said = "";
 
     async function start() {
-        const words = ["serve", "--port", String(port), "--data", data, "--models", MODELS, ...extraArguments];
-        // One core for the engine, so that it and the browser do not wait for each other on a small machine.
-        const env = { ...process.env, OMP_NUM_THREADS: "1" };
-        child = spawn(path.join(BUILD, "plimsoll"), words, { env, stdio: ["ignore", "pipe", "pipe"] });
+        child = spawnServer(["--port", String(port), "--data", data, ...extraArguments]);
         child.stdout.on("data", (piece) => (said += piece));
         child.stderr.on("data", (piece) => (said += piece));
         await until("the server to answer", START_MS, () => {

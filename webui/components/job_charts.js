@@ -124,7 +124,8 @@ function usePlots(metrics, planned, look) {
     return { plots, memory };
 }
 
-export function JobCharts({ metrics, planned, onError }) {
+// `over` says that nothing more will come.
+export function JobCharts({ metrics, planned, over, onError }) {
     const look = useSignal(lookChosen);
     const theme = useSignal(themeInUse);
     const { plots, memory } = usePlots(metrics, planned, look);
@@ -132,7 +133,9 @@ export function JobCharts({ metrics, planned, onError }) {
     const onShowAll = () => metrics.showAll();
     const shared = { metrics, theme, onZoom, onShowAll };
     if (metrics.whole.steps.step.length === 0 && metrics.whole.memory.step.length === 0) {
-        return html`<p class="card muted">The charts begin with the first step.</p>`;
+        return html`<p class="card muted no-charts">
+            ${over ? "No step was made, so there is nothing to draw." : "The charts begin with the first step."}
+        </p>`;
     }
     return html`<section aria-label="Charts" class="charts-section">
         <${Toolbar} look=${look} ...${shared} />

@@ -59,7 +59,7 @@ function Facts({ job, memory }) {
         html`<${Fact} name="Place in the queue">${formatNumber(p.queue_position)}<//>`}
         <${Fact} name="Loss">${formatLoss(p.loss)}<//>
         ${typeof p.epoch === "number" && html`<${Fact} name="Epoch">${formatNumber(p.epoch, 2)}<//>`}
-        <${Fact} name="Speed">${formatCount(p.tokens_per_second)} tokens/s<//>
+        ${p.tokens_per_second > 0 && html`<${Fact} name="Speed">${formatCount(p.tokens_per_second)} tokens/s<//>`}
         ${job.status === "running" && html`<${Fact} name="Time left">${formatDuration(p.eta_seconds)}<//>`}
         ${over && html`<${Fact} name="Took">${formatDuration(p.run_seconds)}<//>`}
         ${memory.peak > 0 &&
@@ -150,7 +150,7 @@ function Standing({ job, feed, memory }) {
             <${Pill} status=${job.status} />
             <${LineHint} feed=${feed} job=${job} />
         </div>
-        <${Progress} job=${job} />
+        ${(job.plimsoll.total_steps > 0 || !isFinished(job.status)) && html`<${Progress} job=${job} />`}
         ${job.error?.message &&
         html`<${ErrorNote} error=${job.error} title=${job.status === "failed" ? "The job failed" : null} />`}
         <${Facts} job=${job} memory=${memory} />
@@ -167,7 +167,12 @@ function JobView({ job, feed }) {
         <${Head} job=${job} feed=${feed} />
         <${Standing} job=${job} feed=${feed} memory=${memory} />
         <${ErrorNote} error=${chartError} />
-        <${JobCharts} metrics=${feed.metrics} planned=${plannedPeak(plan)} onError=${setChartError} />
+        <${JobCharts}
+            metrics=${feed.metrics}
+            planned=${plannedPeak(plan)}
+            over=${isFinished(job.status)}
+            onError=${setChartError}
+        />
         <div class="cards two">
             <${Samples} samples=${samples} />
             <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} />
