@@ -33,18 +33,20 @@ enum data_format data_format_parse(const char *name);
 const char *data_mask_name(enum data_mask mask);
 enum data_mask data_mask_parse(const char *name);
 
+/* The pointers are borrowed during the call. */
 struct dataset_options {
     enum data_format
-        format; /* FORMAT_AUTO: decided per file from its first row; all rows must then agree */
+        format; /* FORMAT_AUTO: each file's first row decides; all its rows must agree */
     enum data_mask mask;
-    int64_t max_length; /* tokens; a row that is longer is cut at the end, text rows are chunked */
-    const struct tokenizer *tokenizer; /* borrowed during the call */
-    const struct chat_template
-        *chat_template; /* borrowed during the call; NULL: chat rows are refused with the reason */
-    int64_t vocab;      /* every id must be below this */
-    int64_t now_unix_s; /* what a template's strftime_now sees: when the job was created */
-    bool parse_special; /* special-token spellings in the rows become those tokens, as Hugging Face
-                           has it */
+    /* Tokens. A longer row is cut at its end; a text row is cut into pieces of this length, which
+     * overlap by one token so that each token is predicted once. */
+    int64_t max_length;
+    const struct tokenizer *tokenizer;
+    const struct chat_template *chat_template; /* NULL: chat rows are refused with the reason */
+    int64_t vocab;                             /* every id must be below this */
+    int64_t now_unix_s;                        /* for strftime_now: when the job was created */
+    bool
+        parse_special; /* special-token spellings in rows become those tokens (Hugging Face's way) */
 };
 
 /* One row, ready to train on. Points into the dataset. trained[i] says that token i is predicted
