@@ -83,6 +83,27 @@ await check("series: the stack of categories adds up and leaves out what was nev
     );
 });
 
+await check("metrics: a long tail is fetched again once, however many points an answer has", async () => {
+    const { JobMetrics } = await load("lib/job_metrics.js");
+    const answered = Array.from({ length: 90 }, (_, i) => i + 1); // more than the 20 asked for: the server may
+    let asked = 0;
+    globalThis.fetch = async () => {
+        asked++;
+        return new Response(JSON.stringify({ steps: { step: answered, loss: answered } }));
+    };
+    const metrics = new JobMetrics("job", 20);
+    await metrics.load();
+    for (let n = 91; n <= 131; n++) {
+        metrics.append("step", step(n));
+    }
+    assert.equal(asked, 2);
+    await new Promise((resolve) => setTimeout(resolve, 0));
+    metrics.append("step", step(132));
+    assert.equal(asked, 2);
+    assert.equal(series.lastOf(metrics.whole.steps.step), 132);
+    metrics.close();
+});
+
 const keys = [
     { path: "r", type: "int", default: 16, min: 1, max: 4096 },
     { path: "learning_rate", type: "float", default: 2e-4, min: 0, max: 10 },

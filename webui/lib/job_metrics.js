@@ -8,7 +8,7 @@ import { createSignal } from "./signal.js";
 import { appendEvent, cutAfter, emptyMetrics, lastOf, metricsFromResponse } from "./series.js";
 
 const TELL_MS = 100; // a small model makes hundreds of steps a second; nobody sees more than ten pictures of them
-const TAIL_FACTOR = 3; // fetch again when a view holds this many times the points asked for
+const TAIL_FACTOR = 2; // fetch again when the tail holds this many times the points asked for
 
 export class JobMetrics {
     constructor(jobId, points) {
@@ -55,6 +55,7 @@ export class JobMetrics {
             const search = new URLSearchParams({ points: this.points, ...query });
             const response = await get(jobPath(this.jobId, `/metrics?${search}`));
             const metrics = metricsFromResponse(response);
+            metrics.fetched = metrics.steps.step.length;
             late.forEach(([kind, event]) => appendEvent(metrics, kind, event));
             return metrics;
         } finally {
@@ -109,12 +110,13 @@ export class JobMetrics {
     }
 
     refetchIfLong() {
-        const limit = this.points * TAIL_FACTOR;
-        if (this.whole.steps.step.length > limit && !this.loads.has("whole")) {
+        const isLong = ({ steps, fetched }) =>
+            steps.step.length - (fetched ?? 0) > this.points * TAIL_FACTOR;
+        if (isLong(this.whole) && !this.loads.has("whole")) {
             this.load().catch(() => {}); // the banner tells; the tail goes on meanwhile
         }
         const { part } = this;
-        if (part && part.metrics.steps.step.length > limit && !this.loads.has("part")) {
+        if (part && isLong(part.metrics) && !this.loads.has("part")) {
             this.zoom(part.from, part.to).catch(() => {});
         }
     }
