@@ -50,7 +50,7 @@ static void split(const struct operand *x, int64_t elements, int64_t *outer, int
         *outer = elements / *k;
         return;
     }
-    *outer = min_i64(*outer, BLOCK_SIDE_MIN);
+    *outer = min_i64(*outer, elements / BLOCK_SIDE_MIN);
     *k = min_i64(*k, elements / *outer);
 }
 
