@@ -13,8 +13,8 @@ import { openStream } from "./stream.js";
 const LIVE_MS = 200; // how often the numbers of the newest step are shown
 const JOB_EVERY_MS = 10_000;
 const HIDDEN_MS = 30_000;
-const POINTS_PER_PX = 2;
-const POINTS_MAX = 4_000;
+const POINTS_PER_PX = 1; // the server keeps up to nine rows for two points: a low and a high of each series
+const POINTS_MAX = 2_500;
 const SERIES = new Set(["start", "step", "eval", "memory", "sample"]);
 const OVER = new Set(["succeeded", "failed", "cancelled"]);
 
