@@ -1,4 +1,7 @@
-/* app.h - what the handlers of the API have in common: the parts of the running server. */
+/* app.h - what the handlers of the API have in common: the parts of the running server.
+ *
+ * Filled by cli/serve.c before the first request and never changed afterwards, which is why
+ * handlers on many threads may read it without a lock. */
 #ifndef PLIMSOLL_SERVER_APP_H
 #define PLIMSOLL_SERVER_APP_H
 

@@ -1,4 +1,7 @@
-/* api.c - the table of routes, and what lists have in common. */
+/* api.c - the table of routes, and what lists have in common.
+ *
+ * The table is the one place where a path is tied to its handler; everything else about a request
+ * (limits, keys, methods) follows from its row. */
 #include "server/api/api.h"
 
 #include <string.h>

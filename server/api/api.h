@@ -1,7 +1,7 @@
-/* api.h - the REST API: one file per resource, one function per route. Shapes are those of OpenAI's
- * fine-tuning API; what is ours lives in a member `plimsoll` of each object.
+/* api.h - the REST API: one file per resource, one function per route.
  *
- * All handlers have the form of http_route.handle; their context is a struct app. */
+ * Shapes are those of OpenAI's fine-tuning API; what is ours lives in a member `plimsoll` of each
+ * object. Handlers run on many threads and share nothing but the store. */
 #ifndef PLIMSOLL_SERVER_API_API_H
 #define PLIMSOLL_SERVER_API_API_H
 
@@ -13,18 +13,32 @@ const struct http_route *api_routes(int64_t *count);
 /* The page. */
 enum status api_page(void *context, struct http_request *q, struct http_reply *r, struct err *e);
 
-#define API_HANDLERS(X)                                                                            \
-    X(files_create)                                                                                \
-    X(files_list)                                                                                  \
-    X(files_get) X(files_delete) X(files_content) X(jobs_create) X(jobs_list) X(jobs_get)          \
-        X(jobs_cancel) X(jobs_pause) X(jobs_resume) X(jobs_events) X(jobs_checkpoints)             \
-            X(jobs_stream) X(jobs_metrics) X(jobs_log) X(jobs_adapter) X(models_list)              \
-                X(models_get) X(models_delete) X(system_get) X(system_spec) X(system_health)
-#define API_DECLARE(name)                                                                          \
-    enum status api_##name(void *context, struct http_request *q, struct http_reply *r,            \
-                           struct err *e);
-API_HANDLERS(API_DECLARE)
-#undef API_DECLARE
+/* One per route, all of one form: the route's context is a struct app. */
+typedef enum status api_handler(void *context, struct http_request *q, struct http_reply *r,
+                                struct err *e);
+api_handler api_files_create;
+api_handler api_files_list;
+api_handler api_files_get;
+api_handler api_files_delete;
+api_handler api_files_content;
+api_handler api_jobs_create;
+api_handler api_jobs_list;
+api_handler api_jobs_get;
+api_handler api_jobs_cancel;
+api_handler api_jobs_pause;
+api_handler api_jobs_resume;
+api_handler api_jobs_events;
+api_handler api_jobs_checkpoints;
+api_handler api_jobs_stream;
+api_handler api_jobs_metrics;
+api_handler api_jobs_log;
+api_handler api_jobs_adapter;
+api_handler api_models_list;
+api_handler api_models_get;
+api_handler api_models_delete;
+api_handler api_system_get;
+api_handler api_system_spec;
+api_handler api_system_health;
 
 /* after, limit of a list; `limit` is the preset. */
 enum status api_page_of(const struct http_request *q, int64_t limit, struct page *out,

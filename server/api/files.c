@@ -1,5 +1,8 @@
-/* files.c - /v1/files. A file is checked by the engine before its upload is answered, so that the
- * answer already tells whether it can be trained on, and if not, which line is wrong. */
+/* files.c - /v1/files.
+ *
+ * A file is checked by the engine before its upload is answered, so that the answer already tells
+ * whether it can be trained on, and if not, which line is wrong. It is stored under a name made
+ * here: the user's file name is data and goes nowhere near a path. */
 #include "server/api/api.h"
 
 #include <fcntl.h>
@@ -155,18 +158,15 @@ enum status api_files_list(void *context, struct http_request *q, struct http_re
     TRY(api_page_of(q, LIST_PRESET, &page, e));
     const char *const order = http_query(q, "order");
     page.ascending = order && strcmp(order, "asc") == 0;
-    struct file_row *rows = NULL;
-    int64_t count = 0;
-    bool more = false;
+    struct file_list list = {0};
     const enum status status =
-        store_file_list(app->store, http_query(q, "purpose"), &page, &rows, &count, &more, e);
+        store_file_list(app->store, http_query(q, "purpose"), &page, &list, e);
     cJSON *data = cJSON_CreateArray();
-    for (int64_t i = 0; i < count; i++) {
-        cJSON_AddItemToArray(data, to_json(&rows[i]));
-        file_row_release(&rows[i]);
+    for (int64_t i = 0; i < list.count; i++) {
+        cJSON_AddItemToArray(data, to_json(&list.rows[i]));
     }
-    mem_free(rows);
-    http_reply_json(r, api_list(data, more));
+    http_reply_json(r, api_list(data, list.more));
+    file_list_release(&list);
     return status;
 }
 

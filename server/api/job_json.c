@@ -1,5 +1,8 @@
-/* job_json.c - the Job object: OpenAI's members, all of them always there, and ours in `plimsoll`.
- */
+/* job_json.c - the Job object: OpenAI's members, all of them always there, and ours in
+ * `plimsoll`.
+ *
+ * It is made from the row alone, at the moment it is asked for; the stream's `job` events carry
+ * it, too, so that what the page shows and what a script reads can never differ. */
 #include "server/api/api.h"
 
 #include <math.h>

@@ -1,4 +1,7 @@
-/* job_views.c - looking at a job: events, checkpoints, stream, log, result. */
+/* job_views.c - looking at a job: events, checkpoints, stream, log, result.
+ *
+ * Nothing here changes anything. Event and checkpoint ids hold their number, so that a cursor
+ * needs no look-up. */
 #include "server/api/api.h"
 
 #include <math.h>
@@ -214,8 +217,8 @@ static enum status list_checkpoints(const struct app *app, const struct http_req
     char *run = store_run_folder(app->store, job->id);
     struct checkpoints c = {
         .job = job, .run = run, .data = cJSON_CreateArray(), .limit = page.limit};
-    const enum status status =
-        store_checkpoint_scan(app->store, job->number, below, see_checkpoint, &c, e);
+    const enum status status = store_checkpoint_scan(
+        app->store, job->number, below, (struct checkpoint_seer){see_checkpoint, &c}, e);
     http_reply_json(r, api_list(c.data, c.count > c.limit));
     mem_free(run);
     return status;

@@ -1,5 +1,7 @@
-/* jobs.c - /v1/fine_tuning/jobs: creating, listing, and the three wishes. Nothing here changes a
- * job's state: a wish is written down and the supervisor is woken. */
+/* jobs.c - /v1/fine_tuning/jobs: creating, listing, and the three wishes.
+ *
+ * Nothing here changes a job's state: a wish is written down and the supervisor is woken. A
+ * create call with an Idempotency-Key that was seen before gives the job that it made then. */
 #include "server/api/api.h"
 
 #include <stdio.h>
@@ -63,7 +65,7 @@ struct creation {
     char *id; /* of the job, new or made before with the same key */
 };
 
-/* In one transaction, so that of two requests with one key the second finds what the first has made. */
+/* In one transaction: of two requests with one key the second finds what the first has made. */
 static enum status insert_once(const struct app *app, struct job_row *row, struct creation *c,
                                struct err *e) {
     TRY(find_repeated(app, c->key, c->hash, &c->id, e));
@@ -125,20 +127,18 @@ enum status api_jobs_list(void *context, struct http_request *q, struct http_rep
                           struct err *e) {
     const struct app *const app = context;
     struct page page;
-    struct job_row *rows = NULL;
-    int64_t count = 0;
-    bool more = false;
+    struct job_list list = {0};
     TRY(api_page_of(q, JOBS_PRESET, &page, e));
-    enum status status =
-        store_job_list(app->store, &page, metadata_fits, q, &rows, &count, &more, e);
+    const struct job_filter filter = {metadata_fits, q};
+    enum status status = store_job_list(app->store, &page, filter, &list, e);
     cJSON *data = cJSON_CreateArray();
-    for (int64_t i = 0; i < count && status == STATUS_OK; i++) {
+    for (int64_t i = 0; i < list.count && status == STATUS_OK; i++) {
         cJSON *job = NULL;
-        status = job_to_json(app->store, &rows[i], &job, e);
+        status = job_to_json(app->store, &list.rows[i], &job, e);
         if (job) cJSON_AddItemToArray(data, job);
     }
-    http_reply_json(r, api_list(data, more));
-    job_rows_free(rows, count);
+    http_reply_json(r, api_list(data, list.more));
+    job_list_release(&list);
     return status;
 }
 

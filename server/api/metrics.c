@@ -120,7 +120,8 @@ static enum status write_steps(struct store *store, const struct job_row *job,
     s.buckets = request->points / 2;
     if (empty || width <= request->points) s.buckets = empty ? 1 : width; /* every row stays */
     const enum status status =
-        empty ? STATUS_OK : store_step_scan(store, job->number, s.span, see_step, &s, e);
+        empty ? STATUS_OK
+              : store_step_scan(store, job->number, s.span, (struct step_seer){see_step, &s}, e);
     flush_bucket(&s);
     str_append(out, "\"steps\":{");
     for (int i = 0; i < STEP_COLUMNS; i++) {
@@ -186,8 +187,9 @@ static enum status write_memory(struct store *store, const struct job_row *job,
     const int64_t width = m.span.to - m.span.from + 1;
     m.buckets = request->points / 2;
     if (empty || width <= request->points) m.buckets = empty ? 1 : width;
-    const enum status status =
-        empty ? STATUS_OK : store_memory_scan(store, job->number, m.span, see_memory, &m, e);
+    const enum status status = empty ? STATUS_OK
+                                     : store_memory_scan(store, job->number, m.span,
+                                                         (struct memory_seer){see_memory, &m}, e);
     flush_memory(&m);
     str_append(out, ",\"memory\":{");
     for (int i = 0; i < MEMORY_COLUMNS; i++) {
@@ -219,7 +221,8 @@ static enum status write_evals(struct store *store, const struct job_row *job,
                                struct err *e) {
     struct evals v = {0};
     const struct step_span span = {request->from_step, request->to_step};
-    const enum status status = store_eval_scan(store, job->number, span, see_eval, &v, e);
+    const enum status status =
+        store_eval_scan(store, job->number, span, (struct eval_seer){see_eval, &v}, e);
     str_append(out, ",\"eval\":{");
     append_column(out, "step", &v.step, true);
     append_column(out, "loss", &v.loss, false);
@@ -242,8 +245,8 @@ static void see_sample(const struct sample_row *row, void *context) {
 static enum status write_samples(struct store *store, const struct job_row *job, struct str *out,
                                  struct err *e) {
     cJSON *samples = cJSON_CreateArray();
-    const enum status status =
-        store_sample_scan(store, job->number, SAMPLES_MAX, see_sample, samples, e);
+    const enum status status = store_sample_scan(store, job->number, SAMPLES_MAX,
+                                                 (struct sample_seer){see_sample, samples}, e);
     str_append(out, ",\"samples\":");
     json_append(out, samples);
     cJSON_Delete(samples);

@@ -1,5 +1,8 @@
 /* models.c - /v1/models: the folders under each --models folder that hold a config.json, and what
- * jobs have made. */
+ * jobs have made.
+ *
+ * What the engine says about a folder is asked once and kept until its config.json changes; a
+ * folder that the engine refuses is listed with the reason, so that it does not hide the others. */
 #include "server/api/api.h"
 
 #include <stdio.h>
@@ -167,13 +170,13 @@ static enum status find_tuned(const struct app *app, const struct job_row *job,
 enum status model_find(const struct app *app, const char *id, struct model_ref *out,
                        struct err *e) {
     *out = (struct model_ref){0};
-    struct job_row *rows = NULL;
-    int64_t count = 0;
+    struct job_list tuned = {0};
     out->folder = find_base(app, id);
     if (out->folder) return STATUS_OK;
-    TRY(store_job_tuned(app->store, id, &rows, &count, e));
-    const enum status status = count ? find_tuned(app, &rows[0], out, e) : not_found(app, id, e);
-    job_rows_free(rows, count);
+    TRY(store_job_tuned(app->store, id, &tuned, e));
+    const enum status status =
+        tuned.count ? find_tuned(app, &tuned.rows[0], out, e) : not_found(app, id, e);
+    job_list_release(&tuned);
     if (status != STATUS_OK) model_ref_release(out);
     return status;
 }
@@ -215,15 +218,14 @@ enum status api_models_list(void *context, struct http_request *q, struct http_r
                             struct err *e) {
     (void)q;
     const struct app *const app = context;
-    struct job_row *rows = NULL;
-    int64_t count = 0;
+    struct job_list tuned = {0};
     struct base_visit v = {.see = see_listed, .app = app, .data = cJSON_CreateArray(), .e = e};
     visit_base_models(&v);
-    if (v.status == STATUS_OK) v.status = store_job_tuned(app->store, NULL, &rows, &count, e);
-    for (int64_t i = 0; i < count; i++) {
-        cJSON_AddItemToArray(v.data, tuned_object(&rows[i]));
+    if (v.status == STATUS_OK) v.status = store_job_tuned(app->store, NULL, &tuned, e);
+    for (int64_t i = 0; i < tuned.count; i++) {
+        cJSON_AddItemToArray(v.data, tuned_object(&tuned.rows[i]));
     }
-    job_rows_free(rows, count);
+    job_list_release(&tuned);
     http_reply_json(r, api_list(v.data, false));
     return v.status;
 }
@@ -232,19 +234,18 @@ enum status api_models_get(void *context, struct http_request *q, struct http_re
                            struct err *e) {
     const struct app *const app = context;
     const char *const id = q->parameters[0];
-    struct job_row *rows = NULL;
-    int64_t count = 0;
+    struct job_list tuned = {0};
     cJSON *model = NULL;
     char *folder = find_base(app, id);
     enum status status = STATUS_OK;
     if (folder) {
         status = base_object(app, id, folder, &model, e);
     } else {
-        status = store_job_tuned(app->store, id, &rows, &count, e);
-        if (status == STATUS_OK && count == 0) status = not_found(app, id, e);
-        if (status == STATUS_OK) model = tuned_object(&rows[0]);
+        status = store_job_tuned(app->store, id, &tuned, e);
+        if (status == STATUS_OK && tuned.count == 0) status = not_found(app, id, e);
+        if (status == STATUS_OK) model = tuned_object(&tuned.rows[0]);
     }
-    job_rows_free(rows, count);
+    job_list_release(&tuned);
     mem_free(folder);
     if (status == STATUS_OK) http_reply_json(r, model);
     return status;
@@ -264,8 +265,7 @@ enum status api_models_delete(void *context, struct http_request *q, struct http
                               struct err *e) {
     const struct app *const app = context;
     const char *const id = q->parameters[0];
-    struct job_row *rows = NULL;
-    int64_t count = 0;
+    struct job_list tuned = {0};
     char *folder = find_base(app, id);
     const bool base = folder != NULL;
     mem_free(folder);
@@ -274,9 +274,10 @@ enum status api_models_delete(void *context, struct http_request *q, struct http
         return err_set(e, STATUS_INVALID,
                        "%s is a base model; only fine-tuned models can be deleted", id);
     }
-    TRY(store_job_tuned(app->store, id, &rows, &count, e));
-    enum status status = count ? delete_result(app, &rows[0], e) : not_found(app, id, e);
-    job_rows_free(rows, count);
+    TRY(store_job_tuned(app->store, id, &tuned, e));
+    enum status status =
+        tuned.count ? delete_result(app, &tuned.rows[0], e) : not_found(app, id, e);
+    job_list_release(&tuned);
     TRY(status);
     cJSON *reply = cJSON_CreateObject();
     json_add_string(reply, "id", id);

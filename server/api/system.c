@@ -1,4 +1,7 @@
-/* system.c - /v1/system, /v1/spec, /healthz. */
+/* system.c - /v1/system (the machine), /v1/spec (the keys of a run), /healthz.
+ *
+ * All are read at the moment they are asked for; the page polls the first and builds its form
+ * from the second. */
 #include "server/api/api.h"
 
 #include "base/mem.h"

@@ -1,5 +1,7 @@
 /* cli.h - the commands of `plimsoll`. Each takes what follows its name and returns the exit code.
- */
+ *
+ * Commands get their surroundings (output, the signal flag) handed in, because only main.c may
+ * own a global and only it may choose where output goes. */
 #ifndef PLIMSOLL_SERVER_CLI_CLI_H
 #define PLIMSOLL_SERVER_CLI_CLI_H
 

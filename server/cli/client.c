@@ -1,4 +1,7 @@
-/* client.c - one curl handle, used for one request after another. */
+/* client.c - one curl handle, used for one request after another; the only home of curl.h.
+ *
+ * A stop flag ends any call within a second, through curl's progress callback. Answers are
+ * bounded. */
 #include "server/cli/client.h"
 
 #include <curl/curl.h>

@@ -1,4 +1,6 @@
-/* client.h - the REST API from the other side; client.c is the only home of curl.h. */
+/* client.h - the REST API from the other side, for the commands that talk to a running server.
+ *
+ * Errors keep the server's own words and field, because they were written for the user. */
 #ifndef PLIMSOLL_SERVER_CLI_CLIENT_H
 #define PLIMSOLL_SERVER_CLI_CLIENT_H
 

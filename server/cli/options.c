@@ -1,4 +1,6 @@
-/* options.c - see options.h. */
+/* options.c - command-line options of the form --name VALUE, --name=VALUE and --flag.
+ *
+ * A table of targets drives it; an unknown option is answered with the nearest known one. */
 #include "server/cli/options.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* options.h - command-line options of the form --name VALUE, --name=VALUE and --flag. */
+/* options.h - command-line options, from a table of names and targets.
+ *
+ * Values point into argv, so nothing has to be released. */
 #ifndef PLIMSOLL_SERVER_CLI_OPTIONS_H
 #define PLIMSOLL_SERVER_CLI_OPTIONS_H
 

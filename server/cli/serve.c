@@ -1,5 +1,8 @@
 /* serve.c - `plimsoll serve`: puts the parts together, waits for a signal, takes them apart in
- * reverse. */
+ * reverse.
+ *
+ * The order matters: the data folder's lock first, the port before any job is touched, the
+ * supervisor last. */
 #include "server/cli/cli.h"
 
 #include <limits.h>

@@ -1,5 +1,8 @@
-/* follow.c - one function a kind of event: what it changes in the job row and which series it
- * extends. */
+/* follow.c - from events to rows.
+ *
+ * One function a kind of event: what it changes in the job row and which series it extends. A
+ * field that is missing or not finite is unknown (0 or NaN), never an error: the engine may be
+ * newer than the server. */
 #include "server/run/follow.h"
 
 #include <math.h>

@@ -1,4 +1,8 @@
-/* follow.h - from a rank's event file into the database. */
+/* follow.h - from a rank's event file into the database, and the server's own messages beside
+ * them.
+ *
+ * The offset in the event file and what was read up to it are written in one transaction, so no
+ * event is lost or taken twice, whoever dies when. */
 #ifndef PLIMSOLL_SERVER_RUN_FOLLOW_H
 #define PLIMSOLL_SERVER_RUN_FOLLOW_H
 

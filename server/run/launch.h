@@ -1,4 +1,6 @@
-/* launch.h - the command lines of the engine, and reading what it answers. */
+/* launch.h - the command lines of the engine, and reading what it answers.
+ *
+ * The engine is the only judge of specs, data and memory; the server hands its words on. */
 #ifndef PLIMSOLL_SERVER_RUN_LAUNCH_H
 #define PLIMSOLL_SERVER_RUN_LAUNCH_H
 

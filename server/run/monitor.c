@@ -1,5 +1,6 @@
-/* monitor.c - /proc, /sys/fs/cgroup and statvfs. Read at each call: it is cheap, and never stale.
- */
+/* monitor.c - /proc, /sys/fs/cgroup and statvfs.
+ *
+ * Read at each call: it is cheap, and never stale. */
 #include "server/run/monitor.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
-/* monitor.h - the machine under the server: memory, disk, /dev/shm, processors, and what is worth a
- * warning. */
+/* monitor.h - the machine under the server: memory, disk, /dev/shm, processors, and what is worth
+ * a warning.
+ *
+ * GPUs are not looked at here; the engine reports what it uses in its memory events. */
 #ifndef PLIMSOLL_SERVER_RUN_MONITOR_H
 #define PLIMSOLL_SERVER_RUN_MONITOR_H
 

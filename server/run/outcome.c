@@ -1,5 +1,7 @@
-/* outcome.c - see outcome.h. A user's cancel wins over everything but a run that had succeeded
- * already. */
+/* outcome.c - what the end of a rank means for its job.
+ *
+ * A user's cancel wins over everything but a run that had succeeded already; a failure that the
+ * rank itself explained is never tried again. */
 #include "server/run/outcome.h"
 
 #include <stdio.h>

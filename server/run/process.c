@@ -1,5 +1,7 @@
-/* process.c - posix_spawn, because fork in a process with many threads is a trap. All other
- * descriptors are closed in the child and every signal is back to its default. */
+/* process.c - starting and watching the engine's processes.
+ *
+ * posix_spawn, because fork in a process with many threads is a trap. All other descriptors are
+ * closed in the child and every signal is back to its default. */
 #include "server/run/process.h"
 
 #include <errno.h>

@@ -1,4 +1,7 @@
-/* results.c - see results.h. */
+/* results.c - the metrics of a finished job as a CSV file, and the tail of a log.
+ *
+ * Logs come from a process and may hold anything: progress bars, broken UTF-8, control
+ * characters. What leaves here is clean text. */
 #include "server/run/results.h"
 
 #include <fcntl.h>
@@ -46,8 +49,10 @@ static enum status make_table(struct store *store, const struct job_row *job, st
     struct table t = {.text = text};
     const struct step_span all = {0, INT64_MAX};
     str_append(text, "step,train_loss,train_accuracy,valid_loss,valid_mean_token_accuracy\n");
-    enum status status = store_eval_scan(store, job->number, all, see_eval, &t, e);
-    if (status == STATUS_OK) status = store_step_scan(store, job->number, all, see_step, &t, e);
+    enum status status =
+        store_eval_scan(store, job->number, all, (struct eval_seer){see_eval, &t}, e);
+    const struct step_seer seer = {see_step, &t};
+    if (status == STATUS_OK) status = store_step_scan(store, job->number, all, seer, e);
     mem_free(t.evals);
     return status;
 }

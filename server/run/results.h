@@ -1,5 +1,7 @@
 /* results.h - what is left of a run beside its weights: the metrics as a file, and the last lines
- * of a rank's log. */
+ * of a rank's log.
+ *
+ * Both may be asked for again and again and give the same. */
 #ifndef PLIMSOLL_SERVER_RUN_RESULTS_H
 #define PLIMSOLL_SERVER_RUN_RESULTS_H
 

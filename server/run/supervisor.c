@@ -1,19 +1,14 @@
 /* supervisor.c - the states of a job, and who moves it from one to the next:
  *
- *                  begin              plan fits             done: succeeded
- *   queued ----------------> validating_files --> running ------------------> succeeded
- *     ^  \ cancel              | refused            | | ^ \  error, or crashed CRASHES_MAX times
- * without a step |   '--> cancelled       '--> failed          | | |  '------------------> failed
- *     | resume                         stop, pause  | | '-- restart (from the last checkpoint)
- *     '--------- paused <---------------------------' |          failed, too, can be resumed
- *                                                     '-- stop, cancel --> cancelled (when no
- * process is left)
+ *   queued -> validating_files (begin) -> running (plan fits) -> succeeded (done: succeeded)
+ *   queued, paused -> cancelled; validating_files -> failed (refused); running -> failed (error, or
+ *   crashed CRASHES_MAX times without a step) | running again (crash) | paused | cancelled;
+ *   paused, failed -> queued (resume)
  *
- * What may be trusted: `validating_files` and `running` are held by at most one job. In `running`
- * the row's rank identity names the process, or is empty when none has been started yet. Every move
- * is one transaction that holds the row, the message for the user and a `job` event. What the user
- * wants (cancel, pause, resume) is a wish in the row, so that a click is answered at once and
- * survives a restart. */
+ * Trust: `validating_files` and `running` are held by at most one job; in `running` the row's
+ * rank names the process, if one was started. Every move is one transaction of row, message and
+ * `job` event. What the user wants is a wish in the row: a click is answered at once and survives
+ * a restart. */
 #include "server/run/supervisor.h"
 
 #include <math.h>

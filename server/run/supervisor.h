@@ -1,5 +1,7 @@
 /* supervisor.h - the one thread that starts runs, follows them and decides what becomes of their
- * jobs. */
+ * jobs.
+ *
+ * Only it changes a job's state. Everyone else writes a wish into the store and wakes it. */
 #ifndef PLIMSOLL_SERVER_RUN_SUPERVISOR_H
 #define PLIMSOLL_SERVER_RUN_SUPERVISOR_H
 

@@ -1,4 +1,7 @@
-/* files.c - rows of uploaded files and of results. */
+/* files.c - rows of uploaded files and of results.
+ *
+ * Deleting takes the row first: a crash in between leaves a file without a row, which the next
+ * start removes. */
 #include "server/store/store.h"
 
 #include "base/file.h"
@@ -102,11 +105,18 @@ static enum status cursor(struct store *store, const struct page *page, int64_t 
     return STATUS_OK;
 }
 
+void file_list_release(struct file_list *list) {
+    if (!list) return;
+    for (int64_t i = 0; i < list->count; i++) {
+        file_row_release(&list->rows[i]);
+    }
+    mem_free(list->rows);
+    *list = (struct file_list){0};
+}
+
 enum status store_file_list(struct store *store, const char *purpose, const struct page *page,
-                            struct file_row **rows, int64_t *count, bool *more, struct err *e) {
-    *rows = NULL;
-    *count = 0;
-    *more = false;
+                            struct file_list *out, struct err *e) {
+    *out = (struct file_list){0};
     int64_t number = 0;
     TRY(cursor(store, page, &number, e));
     db_lock(store->db);
@@ -119,12 +129,10 @@ enum status store_file_list(struct store *store, const char *purpose, const stru
     bool row = false;
     enum status status = STATUS_OK;
     while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
-        if (*count == page->limit) {
-            *more = true;
-            break;
-        }
-        *rows = mem_grow(*rows, (size_t)*count, &capacity, sizeof **rows);
-        read_row(&q, &(*rows)[(*count)++]);
+        out->more = out->count == page->limit;
+        if (out->more) break;
+        out->rows = mem_grow(out->rows, (size_t)out->count, &capacity, sizeof *out->rows);
+        read_row(&q, &out->rows[out->count++]);
     }
     db_unlock(store->db);
     return status;

@@ -1,4 +1,7 @@
-/* jobs.c - rows of jobs. The order of columns is that of SQL_JOB_COLUMNS and SQL_JOB_UPDATE. */
+/* jobs.c - rows of jobs.
+ *
+ * The order of columns is that of SQL_JOB_COLUMNS and SQL_JOB_UPDATE in sql.h; a new column is
+ * added to the struct, to both statements and to the two functions that read and bind. */
 #include "server/store/store.h"
 
 #include "base/mem.h"
@@ -16,11 +19,13 @@ void job_row_release(struct job_row *row) {
     *row = (struct job_row){0};
 }
 
-void job_rows_free(struct job_row *rows, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        job_row_release(&rows[i]);
+void job_list_release(struct job_list *list) {
+    if (!list) return;
+    for (int64_t i = 0; i < list->count; i++) {
+        job_row_release(&list->rows[i]);
     }
-    mem_free(rows);
+    mem_free(list->rows);
+    *list = (struct job_list){0};
 }
 
 static char *text_of(const struct db_query *q, int column) {
@@ -67,32 +72,23 @@ static void read_row(const struct db_query *q, struct job_row *out) {
     out->training_file = text_of(q, c++);
 }
 
-/* Reads the rows that a bound statement gives, up to `limit` that `keep` accepts; more tells if one
- * came after them. */
-struct gather {
-    bool (*keep)(const struct job_row *row, const void *context);
-    const void *context;
-    int64_t limit;
-    bool more;
-};
-
-static enum status gather_rows(struct db_query *q, struct gather *g, struct job_row **rows,
-                               int64_t *count, struct err *e) {
+/* Reads the rows that a bound statement gives, up to `limit` that the filter keeps. */
+static enum status gather_rows(struct db_query *q, struct job_filter filter, int64_t limit,
+                               struct job_list *out, struct err *e) {
     size_t capacity = 0;
     bool row = false;
     enum status status = STATUS_OK;
-    *rows = NULL;
-    *count = 0;
+    *out = (struct job_list){0};
     while ((status = db_step(q, &row, e)) == STATUS_OK && row) {
         struct job_row one;
         read_row(q, &one);
-        const bool wanted = !g->keep || g->keep(&one, g->context);
-        g->more = wanted && *count == g->limit;
-        if (!wanted || g->more) job_row_release(&one);
-        if (g->more) break;
+        const bool wanted = !filter.keep || filter.keep(&one, filter.context);
+        out->more = wanted && out->count == limit;
+        if (!wanted || out->more) job_row_release(&one);
+        if (out->more) break;
         if (!wanted) continue;
-        *rows = mem_grow(*rows, (size_t)*count, &capacity, sizeof **rows);
-        (*rows)[(*count)++] = one;
+        out->rows = mem_grow(out->rows, (size_t)out->count, &capacity, sizeof *out->rows);
+        out->rows[out->count++] = one;
     }
     return status;
 }
@@ -224,24 +220,21 @@ enum status store_job_pick(struct store *store, enum job_pick pick, struct job_r
     return status;
 }
 
-enum status store_job_list(struct store *store, const struct page *page,
-                           bool (*keep)(const struct job_row *row, const void *context),
-                           const void *context, struct job_row **rows, int64_t *count, bool *more,
-                           struct err *e) {
+enum status store_job_list(struct store *store, const struct page *page, struct job_filter filter,
+                           struct job_list *out, struct err *e) {
     int64_t number = INT64_MAX;
+    *out = (struct job_list){0};
     if (page->after) {
         struct job_row row = {0};
         TRY(store_job_get(store, page->after, &row, e));
         number = row.number;
         job_row_release(&row);
     }
-    struct gather g = {.keep = keep, .context = context, .limit = page->limit};
     db_lock(store->db);
     struct db_query q = db_query(store->db, SQL_JOB_LIST);
     db_bind_i64(&q, number);
-    const enum status status = gather_rows(&q, &g, rows, count, e);
+    const enum status status = gather_rows(&q, filter, page->limit, out, e);
     db_unlock(store->db);
-    *more = g.more;
     return status;
 }
 
@@ -272,13 +265,13 @@ enum status store_job_counts(struct store *store,
     return status;
 }
 
-enum status store_job_tuned(struct store *store, const char *name, struct job_row **rows,
-                            int64_t *count, struct err *e) {
-    struct gather g = {.limit = INT64_MAX};
+enum status store_job_tuned(struct store *store, const char *name, struct job_list *out,
+                            struct err *e) {
+    const struct job_filter all = {0};
     db_lock(store->db);
     struct db_query q = db_query(store->db, name ? SQL_JOB_BY_TUNED : SQL_JOB_TUNED);
     if (name) db_bind_text(&q, name);
-    const enum status status = gather_rows(&q, &g, rows, count, e);
+    const enum status status = gather_rows(&q, all, INT64_MAX, out, e);
     db_unlock(store->db);
     return status;
 }

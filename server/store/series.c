@@ -1,5 +1,6 @@
-/* series.c - the event stream and the series in sqlite. A scan holds the store's lock, so it does
- * nothing but hand rows to its caller. */
+/* series.c - the event stream and the series in sqlite.
+ *
+ * A scan holds the store's lock, so it does nothing but hand rows to its caller. */
 #include "server/store/series.h"
 
 #include "base/mem.h"
@@ -200,8 +201,7 @@ static struct db_query query_span(struct store *store, enum sql_name name, int64
 }
 
 enum status store_step_scan(struct store *store, int64_t job, struct step_span span,
-                            void (*see)(const struct step_row *row, void *context), void *context,
-                            struct err *e) {
+                            struct step_seer seer, struct err *e) {
     bool row = false;
     enum status status = STATUS_OK;
     struct db_query q = query_span(store, SQL_STEP_SCAN, job, span);
@@ -214,15 +214,14 @@ enum status store_step_scan(struct store *store, int64_t job, struct step_span s
             .tokens_per_second = db_f64(&q, 4),
             .accuracy = db_f64(&q, 5),
         };
-        see(&one, context);
+        seer.see(&one, seer.context);
     }
     db_unlock(store->db);
     return status;
 }
 
 enum status store_memory_scan(struct store *store, int64_t job, struct step_span span,
-                              void (*see)(const struct memory_row *row, void *context),
-                              void *context, struct err *e) {
+                              struct memory_seer seer, struct err *e) {
     bool row = false;
     enum status status = STATUS_OK;
     struct db_query q = query_span(store, SQL_MEMORY_SCAN, job, span);
@@ -238,30 +237,28 @@ enum status store_memory_scan(struct store *store, int64_t job, struct step_span
         for (int i = 0; i < MEMORY_CATEGORIES; i++) {
             one.categories[i] = db_i64(&q, 6 + i);
         }
-        see(&one, context);
+        seer.see(&one, seer.context);
     }
     db_unlock(store->db);
     return status;
 }
 
 enum status store_eval_scan(struct store *store, int64_t job, struct step_span span,
-                            void (*see)(const struct eval_row *row, void *context), void *context,
-                            struct err *e) {
+                            struct eval_seer seer, struct err *e) {
     bool row = false;
     enum status status = STATUS_OK;
     struct db_query q = query_span(store, SQL_EVAL_LIST, job, span);
     while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
         const struct eval_row one = {
             .step = db_i64(&q, 0), .loss = db_f64(&q, 1), .accuracy = db_f64(&q, 2)};
-        see(&one, context);
+        seer.see(&one, seer.context);
     }
     db_unlock(store->db);
     return status;
 }
 
 enum status store_sample_scan(struct store *store, int64_t job, int64_t limit,
-                              void (*see)(const struct sample_row *row, void *context),
-                              void *context, struct err *e) {
+                              struct sample_seer seer, struct err *e) {
     bool row = false;
     enum status status = STATUS_OK;
     struct db_query q = lock_and_query(store, SQL_SAMPLE_LIST, job);
@@ -269,15 +266,14 @@ enum status store_sample_scan(struct store *store, int64_t job, int64_t limit,
     while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
         const struct sample_row one = {
             .step = db_i64(&q, 0), .prompt = db_text(&q, 1), .text = db_text(&q, 2)};
-        see(&one, context);
+        seer.see(&one, seer.context);
     }
     db_unlock(store->db);
     return status;
 }
 
 enum status store_checkpoint_scan(struct store *store, int64_t job, int64_t below,
-                                  void (*see)(const struct checkpoint_row *row, void *context),
-                                  void *context, struct err *e) {
+                                  struct checkpoint_seer seer, struct err *e) {
     bool row = false;
     enum status status = STATUS_OK;
     struct db_query q = lock_and_query(store, SQL_CHECKPOINT_LIST, job);
@@ -292,7 +288,7 @@ enum status store_checkpoint_scan(struct store *store, int64_t job, int64_t belo
             .eval_loss = db_f64(&q, 5),
             .eval_accuracy = db_f64(&q, 6),
         };
-        see(&one, context);
+        seer.see(&one, seer.context);
     }
     db_unlock(store->db);
     return status;

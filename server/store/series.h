@@ -85,24 +85,39 @@ struct step_span {
 enum series_kind { SERIES_STEPS, SERIES_MEMORY };
 enum status store_series_range(struct store *store, enum series_kind kind, int64_t job,
                                struct step_span *span, bool *empty, struct err *e);
-/* Each calls `see` for every row of the span in rising order. Text in a row is borrowed during the
- * call; `see` must not use the store. */
+/* Each calls the seer for every row of the span in rising order. Text in a row is borrowed during
+ * the call; `see` must not use the store. */
+struct step_seer {
+    void (*see)(const struct step_row *row, void *context);
+    void *context;
+};
+struct memory_seer {
+    void (*see)(const struct memory_row *row, void *context);
+    void *context;
+};
+struct eval_seer {
+    void (*see)(const struct eval_row *row, void *context);
+    void *context;
+};
+struct sample_seer {
+    void (*see)(const struct sample_row *row, void *context);
+    void *context;
+};
+struct checkpoint_seer {
+    void (*see)(const struct checkpoint_row *row, void *context);
+    void *context;
+};
 enum status store_step_scan(struct store *store, int64_t job, struct step_span span,
-                            void (*see)(const struct step_row *row, void *context), void *context,
-                            struct err *e);
+                            struct step_seer seer, struct err *e);
 enum status store_memory_scan(struct store *store, int64_t job, struct step_span span,
-                              void (*see)(const struct memory_row *row, void *context),
-                              void *context, struct err *e);
+                              struct memory_seer seer, struct err *e);
 enum status store_eval_scan(struct store *store, int64_t job, struct step_span span,
-                            void (*see)(const struct eval_row *row, void *context), void *context,
-                            struct err *e);
+                            struct eval_seer seer, struct err *e);
 /* The newest `limit` samples, rising. */
 enum status store_sample_scan(struct store *store, int64_t job, int64_t limit,
-                              void (*see)(const struct sample_row *row, void *context),
-                              void *context, struct err *e);
+                              struct sample_seer seer, struct err *e);
 /* Every checkpoint below the step, falling. */
 enum status store_checkpoint_scan(struct store *store, int64_t job, int64_t below,
-                                  void (*see)(const struct checkpoint_row *row, void *context),
-                                  void *context, struct err *e);
+                                  struct checkpoint_seer seer, struct err *e);
 
 #endif

@@ -52,15 +52,21 @@ enum status store_file_get(struct store *store, const char *id, struct file_row 
                            struct err *e);
 /* Forgets the row and removes the file. STATUS_CONFLICT while a job that is not over needs it. */
 enum status store_file_delete(struct store *store, const char *id, struct err *e);
-/* A page of files; `purpose` and `after` (an id) may be NULL. Caller frees each row and the array.
+/* A page of files; `purpose` and `after` (an id) may be NULL.
  */
 struct page {
     const char *after;
     int64_t limit;
     bool ascending;
 };
+struct file_list {
+    struct file_row *rows;
+    int64_t count;
+    bool more; /* there are some after these */
+};
 enum status store_file_list(struct store *store, const char *purpose, const struct page *page,
-                            struct file_row **rows, int64_t *count, bool *more, struct err *e);
+                            struct file_list *out, struct err *e);
+void file_list_release(struct file_list *list);
 
 /* Jobs. Times are unix seconds, 0 when unknown; *_ms milliseconds. JSON members are text. */
 struct job_row {
@@ -94,7 +100,12 @@ struct job_row {
     int64_t run_ms; /* time spent running, over all attempts */
 };
 void job_row_release(struct job_row *row);
-void job_rows_free(struct job_row *rows, int64_t count);
+struct job_list {
+    struct job_row *rows;
+    int64_t count;
+    bool more; /* there are some after these */
+};
+void job_list_release(struct job_list *list);
 
 /* Inserts a queued job: id, model, training_file, request, spec, created_at and queued_ms are taken
  * from `row`, and the row gets its number. `key` may be NULL. Only between store_begin and
@@ -115,11 +126,13 @@ enum status store_job_wish_get(struct store *store, int64_t number, char **wish,
 enum job_pick { JOB_ACTIVE, JOB_NEXT_QUEUED, JOB_WISHED };
 enum status store_job_pick(struct store *store, enum job_pick pick, struct job_row *out,
                            bool *found, struct err *e);
-/* Jobs newest first; `keep` (may be NULL) decides which rows count. */
-enum status store_job_list(struct store *store, const struct page *page,
-                           bool (*keep)(const struct job_row *row, const void *context),
-                           const void *context, struct job_row **rows, int64_t *count, bool *more,
-                           struct err *e);
+/* Jobs newest first, those that the filter keeps (`keep` NULL: all). */
+struct job_filter {
+    bool (*keep)(const struct job_row *row, const void *context);
+    const void *context;
+};
+enum status store_job_list(struct store *store, const struct page *page, struct job_filter filter,
+                           struct job_list *out, struct err *e);
 /* How many queued jobs come before this one. */
 enum status store_job_ahead(struct store *store, const struct job_row *row, int64_t *ahead,
                             struct err *e);
@@ -128,8 +141,8 @@ enum status store_job_counts(struct store *store,
                              void (*see)(const char *status, int64_t count, void *context),
                              void *context, struct err *e);
 /* Fine-tuned models: all (id NULL) or the one with this name. */
-enum status store_job_tuned(struct store *store, const char *name, struct job_row **rows,
-                            int64_t *count, struct err *e);
+enum status store_job_tuned(struct store *store, const char *name, struct job_list *out,
+                            struct err *e);
 enum status store_job_untune(struct store *store, const struct job_row *row, struct err *e);
 
 /* Cache of what the engine says about a model folder; `stamp` changes when the folder does. *report

@@ -1,4 +1,6 @@
-/* store_open.h - the inside of struct store, for the files of this folder only. */
+/* store_open.h - the inside of struct store, for the files of this folder only.
+ *
+ * Everyone else holds a pointer to it and knows nothing of sqlite. */
 #ifndef PLIMSOLL_SERVER_STORE_STORE_OPEN_H
 #define PLIMSOLL_SERVER_STORE_STORE_OPEN_H
 

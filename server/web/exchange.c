@@ -1,5 +1,7 @@
-/* exchange.c - routing and checks. Paths are split at their slashes first and decoded afterwards,
- * so that an encoded slash can never become a separator. */
+/* exchange.c - routing, checks, bodies and the error envelope.
+ *
+ * Paths are split at their slashes first and decoded afterwards, so that an encoded slash can
+ * never become a separator. */
 #include "server/web/exchange.h"
 
 #include <stdio.h>

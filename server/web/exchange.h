@@ -1,5 +1,7 @@
-/* exchange.h - one request and its reply, without the HTTP library: routing, checks, body, error
- * envelope. Between http.c, which owns the socket, and the handlers. */
+/* exchange.h - one request and its reply, without the HTTP library.
+ *
+ * Between http.c, which owns the socket, and the handlers: routing, checks, body, error envelope.
+ * That nothing here knows the library is what lets http.c be its only home. */
 #ifndef PLIMSOLL_SERVER_WEB_EXCHANGE_H
 #define PLIMSOLL_SERVER_WEB_EXCHANGE_H
 

@@ -1,4 +1,6 @@
-/* guard.c - the checks of guard.h. */
+/* guard.c - API keys, Host and Origin: the checks of guard.h.
+ *
+ * Keys are compared in a time that does not depend on where they differ. */
 #include "server/web/guard.h"
 
 #include <arpa/inet.h>

@@ -1,10 +1,10 @@
 /* http.c - libmicrohttpd, tamed. The life of a request:
  *
- *   headers complete --> checked; refused at once when the body has not been sent yet (Expect:
- * 100-continue, or large), so that a refusal comes *instead of* "100 Continue" body, in pieces  -->
- * kept (JSON, bounded), or parsed and written to a temporary file (upload, bounded), or drained
- *                        (after an error; bounded, because a client that is still sending would not
- * read the answer) body complete    --> handler --> answer
+ *   headers  -> checked; refused at once when the body has not been sent yet (Expect, or large),
+ *               so that a refusal comes instead of "100 Continue"
+ *   body     -> kept (JSON), or parsed into a temporary file (upload), or drained (after an error,
+ *               because a client that still sends would not read the answer); all bounded
+ *   complete -> handler -> answer
  *
  * The library cannot answer in the middle of a body, which is why errors wait there. */
 #include "server/web/http.h"

@@ -1,9 +1,8 @@
 /* multipart.c - looks for the delimiter with a window of its own length: bytes are handed on as
  * soon as they cannot be the start of one. States:
  *
- *   PREAMBLE -- delimiter --> AFTER_DELIMITER -- CR LF --> HEAD -- empty line --> BODY -- delimiter
- * --> AFTER_DELIMITER
- *                                   '-- "--" --> END (whatever follows is ignored) */
+ *   PREAMBLE -- delimiter --> AFTER_DELIMITER -- CR LF --> HEAD -- empty line --> BODY
+ *   BODY -- delimiter --> AFTER_DELIMITER -- "--" --> END (whatever follows is ignored) */
 #include "server/web/multipart.h"
 
 #include <ctype.h>

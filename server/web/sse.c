@@ -1,4 +1,7 @@
-/* sse.c - one thread per stream (that of its connection), which sleeps on the hub's condition. */
+/* sse.c - streams of events that sleep on the hub's condition.
+ *
+ * One thread a stream, that of its connection. A wake is a counter, not a message: a stream that
+ * was busy meanwhile sees that the counter has moved and reads on. */
 #include "server/web/sse.h"
 
 #include <pthread.h>

@@ -1,5 +1,7 @@
-/* static.c - confinement in two steps: every part of the path must be a plain name, and the file
- * that is found must really lie below the folder (symbolic links resolved). */
+/* static.c - the page's files.
+ *
+ * Confinement in two steps: every part of the path must be a plain name, and the file that is
+ * found must really lie below the folder (symbolic links resolved). */
 #include "server/web/static.h"
 
 #include <fcntl.h>

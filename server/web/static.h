@@ -1,4 +1,6 @@
-/* static.h - the page's files, from one folder and from nowhere else. */
+/* static.h - the page's files, from one folder and from nowhere else.
+ *
+ * Every answer carries a content security policy that lets the page load from this server alone. */
 #ifndef PLIMSOLL_SERVER_WEB_STATIC_H
 #define PLIMSOLL_SERVER_WEB_STATIC_H
 

@@ -1,5 +1,7 @@
-/* zip.c - libarchive pushes, HTTP pulls: whenever the buffer is empty the next piece of a file is
- * pushed, so that memory stays at one piece. */
+/* zip.c - libarchive pushes, HTTP pulls; the only home of archive.h.
+ *
+ * Whenever the buffer is empty the next piece of a file is pushed, so that memory stays at one
+ * piece. */
 #include "server/web/zip.h"
 
 #include <archive.h>

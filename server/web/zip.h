@@ -1,4 +1,6 @@
-/* zip.h - a folder as a zip archive, made while it is sent; zip.c is the only home of archive.h. */
+/* zip.h - a folder as a zip archive, made while it is sent.
+ *
+ * Nothing is written to disk for a download, however large the model is. */
 #ifndef PLIMSOLL_SERVER_WEB_ZIP_H
 #define PLIMSOLL_SERVER_WEB_ZIP_H
 

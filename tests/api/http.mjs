@@ -1,10 +1,22 @@
-// tests/api/http.mjs - the HTTP door (cases.md, area G): bodies in every shape, limits, paths, foreign pages, slow
-// clients. Raw sockets where a well-behaved client would not do what has to be survived.
+// tests/api/http.mjs - the HTTP door: bodies in every shape, limits, paths, foreign pages, slow clients.
+//
+// Raw sockets where a well-behaved client would not do what has to be survived. What is refused must be
+// refused with a reason and leave nothing behind.
 import assert from "node:assert/strict";
 import { existsSync, mkdirSync, readdirSync, symlinkSync, writeFileSync } from "node:fs";
 import net from "node:net";
 import path from "node:path";
-import { call, createChecks, newFolder, raw, removeFolder, rows, startServer, until, upload } from "./support_server.mjs";
+import {
+    call,
+    createChecks,
+    newFolder,
+    raw,
+    removeFolder,
+    rows,
+    startServer,
+    until,
+    upload,
+} from "./support_server.mjs";
 
 const { check, close } = createChecks();
 const data = newFolder();
@@ -29,7 +41,8 @@ function form(content, { name = "rows.jsonl", purpose = "fine-tune" } = {}) {
 const head = (extra) =>
     `POST /v1/files HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n` +
     `Content-Type: multipart/form-data; boundary=${BOUNDARY}\r\n${extra}\r\n`;
-const statusOf = (text) => Number(/^HTTP\/1\.1 (\d+)/.exec(text.replace(/^HTTP\/1\.1 100[^]*?\r\n\r\n/, ""))?.[1]);
+const statusOf = (text) =>
+    Number(/^HTTP\/1\.1 (\d+)/.exec(text.replace(/^HTTP\/1\.1 100[^]*?\r\n\r\n/, ""))?.[1]);
 const bodyOf = (text) => {
     const body = text.slice(text.lastIndexOf("\r\n\r\n") + 4);
     return JSON.parse(body.slice(body.indexOf("{"), body.lastIndexOf("}") + 1));
@@ -37,7 +50,11 @@ const bodyOf = (text) => {
 
 await check("a body sent byte by byte arrives whole", async () => {
     const body = form(rows(3));
-    const answer = await raw(server, [head(`Content-Length: ${body.length}\r\n`), ...[...body].map((b) => Buffer.from([b]))], { limitMs: 30_000 });
+    const answer = await raw(
+        server,
+        [head(`Content-Length: ${body.length}\r\n`), ...[...body].map((b) => Buffer.from([b]))],
+        { limitMs: 30_000 },
+    );
     assert.equal(statusOf(answer), 200, answer);
     const content = await (await fetch(`${server.url}/v1/files/${bodyOf(answer).id}/content`)).text();
     assert.equal(content, rows(3));
@@ -48,7 +65,9 @@ await check("a chunked body without a length arrives whole", async () => {
     const chunks = [];
     for (let at = 0; at < body.length; at += 7) {
         const piece = body.subarray(at, at + 7);
-        chunks.push(Buffer.concat([Buffer.from(`${piece.length.toString(16)}\r\n`), piece, Buffer.from("\r\n")]));
+        chunks.push(
+            Buffer.concat([Buffer.from(`${piece.length.toString(16)}\r\n`), piece, Buffer.from("\r\n")]),
+        );
     }
     const answer = await raw(server, [head("Transfer-Encoding: chunked\r\n"), ...chunks, "0\r\n\r\n"]);
     assert.equal(statusOf(answer), 200, answer);
@@ -56,7 +75,11 @@ await check("a chunked body without a length arrives whole", async () => {
 });
 
 await check("content that looks like a boundary is content", async () => {
-    const tricky = JSON.stringify({ text: `x\r\n--${BOUNDARY}x --${BOUNDARY.slice(0, -1)} \r\n--` }).replaceAll("\\r\\n", "\\r\\n") + "\n";
+    const tricky =
+        JSON.stringify({ text: `x\r\n--${BOUNDARY}x --${BOUNDARY.slice(0, -1)} \r\n--` }).replaceAll(
+            "\\r\\n",
+            "\\r\\n",
+        ) + "\n";
     const raw_text = `${tricky.slice(0, -1)}\r\n--${BOUNDARY.slice(0, 5)}\n`;
     const body = form(raw_text);
     const answer = await raw(server, [head(`Content-Length: ${body.length}\r\n`), body]);
@@ -86,26 +109,33 @@ await check("Expect: 100-continue gets 100 first, then the answer", async () => 
 });
 
 await check("Expect with too large a body is refused with 413 instead of 100", async () => {
-    const text = await raw(server, head("Content-Length: 99000000\r\nExpect: 100-continue\r\n"), { done: (t) => t.includes("\r\n\r\n{") });
+    const text = await raw(server, head("Content-Length: 99000000\r\nExpect: 100-continue\r\n"), {
+        done: (t) => t.includes("\r\n\r\n{"),
+    });
     assert.match(text, /^HTTP\/1\.1 413/);
     assert.ok(!text.includes("100 Continue"));
     assert.match(text, /larger than the limit/);
 });
 
-await check("a chunked body over the limit is refused while it is read, and nothing is kept", async () => {
-    const before = stored().length;
-    const piece = Buffer.alloc(65536, 0x61);
-    const chunk = Buffer.concat([Buffer.from("10000\r\n"), piece, Buffer.from("\r\n")]);
-    const start = form("").subarray(0, form("").indexOf("octet-stream") + 16);
-    const text = await raw(server, [
-        head("Transfer-Encoding: chunked\r\n"),
-        `${start.length.toString(16)}\r\n`, start, "\r\n",
-        ...Array(64).fill(chunk),
-        "0\r\n\r\n",
-    ]);
-    assert.equal(statusOf(text), 413, text.slice(0, 300));
-    assert.equal(stored().length, before);
-});
+await check(
+    "a chunked body over the limit is refused while it is read, and nothing is kept",
+    async () => {
+        const before = stored().length;
+        const piece = Buffer.alloc(65536, 0x61);
+        const chunk = Buffer.concat([Buffer.from("10000\r\n"), piece, Buffer.from("\r\n")]);
+        const start = form("").subarray(0, form("").indexOf("octet-stream") + 16);
+        const text = await raw(server, [
+            head("Transfer-Encoding: chunked\r\n"),
+            `${start.length.toString(16)}\r\n`,
+            start,
+            "\r\n",
+            ...Array(64).fill(chunk),
+            "0\r\n\r\n",
+        ]);
+        assert.equal(statusOf(text), 413, text.slice(0, 300));
+        assert.equal(stored().length, before);
+    },
+);
 
 await check("a JSON body over one MiB is refused with 413", async () => {
     const big = JSON.stringify({ model: "x".repeat(1 << 20) });
@@ -125,21 +155,36 @@ await check("an upload that breaks off leaves nothing behind", async () => {
 });
 
 await check("two uploads of one name are two files", async () => {
-    const [a, b] = await Promise.all([upload(server, rows(1), "same.jsonl"), upload(server, rows(2), "same.jsonl")]);
+    const [a, b] = await Promise.all([
+        upload(server, rows(1), "same.jsonl"),
+        upload(server, rows(2), "same.jsonl"),
+    ]);
     assert.notEqual(a.body.id, b.body.id);
     assert.equal(a.body.filename, b.body.filename);
     assert.notEqual(a.body.bytes, b.body.bytes);
 });
 
 await check("names that would climb out are only names", async () => {
-    for (const name of ["../../etc/x", "..\\\\x", "/abs/x.jsonl", "a/../../b", "..", ".", "x.jsonl.", "‥/x"]) {
+    for (const name of [
+        "../../etc/x",
+        "..\\\\x",
+        "/abs/x.jsonl",
+        "a/../../b",
+        "..",
+        ".",
+        "x.jsonl.",
+        "‥/x",
+    ]) {
         const body = form(rows(1), { name });
         const answer = await raw(server, [head(`Content-Length: ${body.length}\r\n`), body]);
         assert.equal(statusOf(answer), 200, name + answer);
         const file = JSON.parse(Buffer.from(JSON.stringify(bodyOf(answer)), "latin1").toString("utf8"));
         assert.ok(file.id.startsWith("file-"));
     }
-    assert.ok(stored().every((name) => /^(file|upload)-[A-Za-z0-9]+\.[a-z.]+$/.test(name)), String(stored()));
+    assert.ok(
+        stored().every((name) => /^(file|upload)-[A-Za-z0-9]+\.[a-z.]+$/.test(name)),
+        String(stored()),
+    );
     assert.ok(!existsSync("/etc/x"));
 });
 
@@ -172,8 +217,15 @@ await check("the page is served with type, tag and policy, and 304 the second ti
     assert.equal(page.headers.get("content-type"), "text/html; charset=utf-8");
     assert.match(page.headers.get("content-security-policy"), /default-src 'self'/);
     assert.equal(page.headers.get("cache-control"), "no-cache");
-    assert.equal((await fetch(`${server.url}/lib/app.js`)).headers.get("content-type"), "text/javascript; charset=utf-8");
-    const again = await raw(server, `GET / HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\nIf-None-Match: ${page.headers.get("etag")}\r\n\r\n`);
+    assert.equal(
+        (await fetch(`${server.url}/lib/app.js`)).headers.get("content-type"),
+        "text/javascript; charset=utf-8",
+    );
+    const again = await raw(
+        server,
+        `GET / HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n` +
+            `If-None-Match: ${page.headers.get("etag")}\r\n\r\n`,
+    );
     assert.match(again, /^HTTP\/1\.1 304/);
     const view = await fetch(`${server.url}/jobs/some-view`);
     assert.match(await view.text(), /page/);
@@ -183,9 +235,26 @@ await check("the page is served with type, tag and policy, and 304 the second ti
 });
 
 await check("no path leaves the page's folder", async () => {
-    const paths = ["/../secret.txt", "/..%2fsecret.txt", "/%2e%2e/secret.txt", "/lib/../../secret.txt", "/..\\secret.txt", "/lib//..//../secret.txt", "/%00/secret.txt", "/link.txt", "/.hidden", "/lib/%2e%2e%2f%2e%2e%2fsecret.txt", "//etc/passwd", "/%", "/%zz"];
+    const paths = [
+        "/../secret.txt",
+        "/..%2fsecret.txt",
+        "/%2e%2e/secret.txt",
+        "/lib/../../secret.txt",
+        "/..\\secret.txt",
+        "/lib//..//../secret.txt",
+        "/%00/secret.txt",
+        "/link.txt",
+        "/.hidden",
+        "/lib/%2e%2e%2f%2e%2e%2fsecret.txt",
+        "//etc/passwd",
+        "/%",
+        "/%zz",
+    ];
     for (const target of paths) {
-        const text = await raw(server, `GET ${target} HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`);
+        const text = await raw(
+            server,
+            `GET ${target} HTTP/1.1\r\nHost: ${host}\r\nConnection: close\r\n\r\n`,
+        );
         assert.ok([400, 404].includes(statusOf(text)), `${target}: ${text.slice(0, 80)}`);
         assert.ok(!text.includes("root:") && !/\r\n\r\nsecret/.test(text), target);
     }
@@ -197,12 +266,22 @@ await check("encoded slashes in an id do not become path", async () => {
 });
 
 await check("foreign names and foreign pages are refused, our own page is not", async () => {
-    const rebind = await raw(server, "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n");
+    const rebind = await raw(
+        server,
+        "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n",
+    );
     assert.equal(statusOf(rebind), 403);
-    const local = await raw(server, `GET /healthz HTTP/1.1\r\nHost: localhost:${server.port}\r\nConnection: close\r\n\r\n`);
+    const local = await raw(
+        server,
+        `GET /healthz HTTP/1.1\r\nHost: localhost:${server.port}\r\nConnection: close\r\n\r\n`,
+    );
     assert.equal(statusOf(local), 200);
     const post = (origin) =>
-        raw(server, `POST /v1/fine_tuning/jobs HTTP/1.1\r\nHost: ${host}\r\nOrigin: ${origin}\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}`);
+        raw(
+            server,
+            `POST /v1/fine_tuning/jobs HTTP/1.1\r\nHost: ${host}\r\nOrigin: ${origin}\r\n` +
+                "Connection: close\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}",
+        );
     assert.equal(statusOf(await post("http://evil.example")), 403);
     assert.equal(statusOf(await post("null")), 403);
     assert.equal(statusOf(await post(server.url)), 400); // it got as far as the body
@@ -220,7 +299,9 @@ await check("unknown paths and methods have OpenAI's envelope and a request id",
 
 await check("slow clients do not keep others waiting", async () => {
     const idle = Array.from({ length: 60 }, () => {
-        const socket = net.connect(server.port, "127.0.0.1", () => socket.write("GET /v1/models HTTP/1.1\r\nHost: "));
+        const socket = net.connect(server.port, "127.0.0.1", () =>
+            socket.write("GET /v1/models HTTP/1.1\r\nHost: "),
+        );
         socket.on("error", () => {});
         return socket;
     });
@@ -237,26 +318,53 @@ await check("files are listed in pages, in both orders", async () => {
     assert.equal(first.has_more, true);
     assert.equal(first.last_id, first.data[1].id);
     const next = (await call(server, "GET", `/v1/files?limit=2&after=${first.last_id}`)).body;
-    assert.deepEqual([...first.data, ...next.data].map((f) => f.id), all.data.slice(0, 4).map((f) => f.id));
+    assert.deepEqual(
+        [...first.data, ...next.data].map((f) => f.id),
+        all.data.slice(0, 4).map((f) => f.id),
+    );
     const rising = (await call(server, "GET", "/v1/files?order=asc")).body;
-    assert.deepEqual(rising.data.map((f) => f.id), all.data.map((f) => f.id).reverse());
+    assert.deepEqual(
+        rising.data.map((f) => f.id),
+        all.data.map((f) => f.id).reverse(),
+    );
     assert.equal((await call(server, "GET", "/v1/files?limit=0")).status, 400);
 });
 
-await check("with an API key nothing answers without it, but the page and the health check", async () => {
-    const folder = newFolder();
-    const keys = path.join(folder, "keys");
-    writeFileSync(keys, "# keys\nsecret-key\n");
-    const guarded = await startServer({ data: path.join(folder, "data"), args: ["--web", web, "--api-key-file", keys] });
-    assert.equal((await call(guarded, "GET", "/v1/models")).status, 401);
-    assert.equal((await call(guarded, "GET", "/v1/models", undefined, { Authorization: "Bearer secret-keX" })).status, 401);
-    assert.equal((await call(guarded, "GET", "/v1/models", undefined, { Authorization: "Bearer secret-key" })).status, 200);
-    assert.equal((await call(guarded, "GET", "/v1/models", undefined, { Cookie: "a=b; plimsoll_key=secret-key" })).status, 200);
-    assert.equal((await call(guarded, "GET", "/")).status, 200);
-    assert.equal((await call(guarded, "GET", "/healthz")).status, 200);
-    await guarded.stop();
-    removeFolder(folder);
-});
+await check(
+    "with an API key nothing answers without it, but the page and the health check",
+    async () => {
+        const folder = newFolder();
+        const keys = path.join(folder, "keys");
+        writeFileSync(keys, "# keys\nsecret-key\n");
+        const guarded = await startServer({
+            data: path.join(folder, "data"),
+            args: ["--web", web, "--api-key-file", keys],
+        });
+        assert.equal((await call(guarded, "GET", "/v1/models")).status, 401);
+        assert.equal(
+            (await call(guarded, "GET", "/v1/models", undefined, { Authorization: "Bearer secret-keX" }))
+                .status,
+            401,
+        );
+        assert.equal(
+            (await call(guarded, "GET", "/v1/models", undefined, { Authorization: "Bearer secret-key" }))
+                .status,
+            200,
+        );
+        assert.equal(
+            (
+                await call(guarded, "GET", "/v1/models", undefined, {
+                    Cookie: "a=b; plimsoll_key=secret-key",
+                })
+            ).status,
+            200,
+        );
+        assert.equal((await call(guarded, "GET", "/")).status, 200);
+        assert.equal((await call(guarded, "GET", "/healthz")).status, 200);
+        await guarded.stop();
+        removeFolder(folder);
+    },
+);
 
 await server.stop();
 removeFolder(data);

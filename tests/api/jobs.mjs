@@ -1,8 +1,26 @@
-// tests/api/jobs.mjs - jobs beyond what the official client shows: refusals that name the field, idempotency, the queue,
-// pause and resume, the stream with replay, metrics, the download.
+// tests/api/jobs.mjs - jobs beyond what the official client shows: refusals that name the field,
+// idempotency, the queue, pause and resume, the stream with replay, metrics, the download.
+//
+// One server for all checks; they build on each other only through the jobs they name.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { JOBS, call, createChecks, createJob, getJob, modelName, newFolder, readStream, removeFolder, rows, startServer, until, upload, waitOver, waitStep } from "./support_server.mjs";
+import {
+    JOBS,
+    call,
+    createChecks,
+    createJob,
+    getJob,
+    modelName,
+    newFolder,
+    readStream,
+    removeFolder,
+    rows,
+    startServer,
+    until,
+    upload,
+    waitOver,
+    waitStep,
+} from "./support_server.mjs";
 
 const { check, close } = createChecks();
 const data = newFolder();
@@ -18,7 +36,11 @@ await check("what cannot be right is refused with the field and the way out", as
         [{ plimsoll: { r: 0 } }, "plimsoll.r", /1/],
         [{ plimsoll: { data: { max_length: "long" } } }, "plimsoll.data.max_length", /max_length/],
         [{ plimsoll: { model: "/etc" } }, "model", /set by the server/],
-        [{ plimsoll: { data: { train_files: ["/etc/passwd"] } } }, "data.train_files", /set by the server/],
+        [
+            { plimsoll: { data: { train_files: ["/etc/passwd"] } } },
+            "data.train_files",
+            /set by the server/,
+        ],
         [{ plimsoll: { eval_steps: 5 } }, "plimsoll.eval_steps", /eval/],
         [{ plimsoll: [] }, "plimsoll", /object/],
         [{ hyperparameters: { n_epochs: 0 } }, "n_epochs", /1 to 50/],
@@ -62,7 +84,11 @@ await check("a broken file is kept with its line, and no job can start with it",
 await check("the same Idempotency-Key makes one job, with another body it is a conflict", async () => {
     const headers = { "Idempotency-Key": "key-1" };
     const body = { plimsoll: { max_steps: 2, data: { max_length: 64 } } };
-    const answers = await Promise.all([create(body, headers), create(body, headers), create(body, headers)]);
+    const answers = await Promise.all([
+        create(body, headers),
+        create(body, headers),
+        create(body, headers),
+    ]);
     const made = answers.filter((a) => a.status === 200);
     assert.equal(made.length, 3);
     assert.equal(new Set(made.map((a) => a.body.id)).size, 1);
@@ -75,7 +101,10 @@ await check("the same Idempotency-Key makes one job, with another body it is a c
 });
 
 await check("a plan that is refused ends the job as failed before anything starts", async () => {
-    const file = await upload(server, '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":0}]}\n');
+    const file = await upload(
+        server,
+        '{"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b","weight":0}]}\n',
+    );
     if (file.body.status === "processed") {
         const job = await create({ training_file: file.body.id });
         const over = await waitOver(server, job.body.id);
@@ -136,10 +165,16 @@ await check("the stream replays after Last-Event-ID: nothing missed, nothing twi
     const first = await readStream(server, long.id, { after: 0, enough: (e) => e.length >= 10 });
     assert.equal(first[0].id, 1);
     const last = first.at(-1).id;
-    const second = await readStream(server, long.id, { lastEventId: last, enough: (e) => e.length >= 10 });
+    const second = await readStream(server, long.id, {
+        lastEventId: last,
+        enough: (e) => e.length >= 10,
+    });
     assert.equal(second[0].id, last + 1);
     const ids = [...first, ...second].map((e) => e.id);
-    assert.deepEqual(ids, ids.map((_, i) => i + 1));
+    assert.deepEqual(
+        ids,
+        ids.map((_, i) => i + 1),
+    );
     assert.ok([...first, ...second].some((e) => e.event === "job" && e.data.id === long.id));
 });
 
@@ -164,7 +199,11 @@ await check("cancel ends the job, its processes and its stream", async () => {
 
 let done;
 await check("a finished job gives metrics, samples of the plan, and its result as a zip", async () => {
-    done = await createJob(server, { steps: 6, validation_file: training_file, spec: { eval_steps: 3, sample_prompts: ["Hello"] } });
+    done = await createJob(server, {
+        steps: 6,
+        validation_file: training_file,
+        spec: { eval_steps: 3, sample_prompts: ["Hello"] },
+    });
     done = await waitOver(server, done.id);
     assert.equal(done.status, "succeeded", JSON.stringify(done.error));
     const metrics = (await call(server, "GET", `${JOBS}/${done.id}/metrics`)).body;
@@ -179,7 +218,10 @@ await check("a finished job gives metrics, samples of the plan, and its result a
     assert.match(zip.headers.get("content-disposition"), /attachment; filename=".*\.zip"/);
     const bytes = Buffer.from(await zip.arrayBuffer());
     assert.equal(bytes.readUInt32LE(0), 0x04034b50, "a zip's first local header");
-    assert.ok(bytes.includes("adapter/adapter_model.safetensors") && bytes.includes("adapter/adapter_config.json"));
+    assert.ok(
+        bytes.includes("adapter/adapter_model.safetensors") &&
+            bytes.includes("adapter/adapter_config.json"),
+    );
     assert.equal(bytes.readUInt32LE(bytes.length - 22), 0x06054b50, "its end record");
     assert.equal((await call(server, "GET", `${JOBS}/${long.id}/adapter`)).status, 409);
 });

@@ -1,9 +1,19 @@
-// tests/api/openai_client.mjs - the official `openai` npm client, unchanged, against the server: what a script written
-// for OpenAI's fine-tuning API does must work here with nothing but another base URL.
+// tests/api/openai_client.mjs - the official `openai` npm client, unchanged, against the server.
+//
+// What a script written for OpenAI's fine-tuning API does must work here with nothing but another
+// base URL.
 import assert from "node:assert/strict";
 import { createReadStream, readFileSync } from "node:fs";
 import OpenAI, { toFile } from "openai";
-import { CHAT, createChecks, modelName, newFolder, removeFolder, startServer, until } from "./support_server.mjs";
+import {
+    CHAT,
+    createChecks,
+    modelName,
+    newFolder,
+    removeFolder,
+    startServer,
+    until,
+} from "./support_server.mjs";
 
 const { check, close } = createChecks();
 const data = newFolder();
@@ -53,7 +63,21 @@ await check("fineTuning.jobs.create makes a job with every required member", asy
     assert.equal(job.object, "fine_tuning.job");
     assert.equal(job.seed, 7);
     assert.equal(job.hyperparameters.n_epochs, 1);
-    for (const key of ["created_at", "finished_at", "model", "fine_tuned_model", "organization_id", "status", "training_file", "validation_file", "result_files", "trained_tokens", "seed", "hyperparameters", "error"]) {
+    for (const key of [
+        "created_at",
+        "finished_at",
+        "model",
+        "fine_tuned_model",
+        "organization_id",
+        "status",
+        "training_file",
+        "validation_file",
+        "result_files",
+        "trained_tokens",
+        "seed",
+        "hyperparameters",
+        "error",
+    ]) {
         assert.ok(key in job, key);
     }
 });
@@ -77,10 +101,17 @@ await check("listEvents pages through all events, newest first, each once", asyn
     assert.equal(new Set(events.map((e) => e.id)).size, events.length);
     const steps = events.filter((e) => e.type === "metrics").map((e) => e.data.step);
     assert.equal(steps[0], job.plimsoll.total_steps);
-    assert.deepEqual(steps, [...steps].sort((a, b) => b - a));
+    assert.deepEqual(
+        steps,
+        [...steps].sort((a, b) => b - a),
+    );
     assert.equal(steps.at(-1), 1);
     assert.equal(events.at(-1).message, "Created fine-tuning job");
-    assert.ok(events.every((e) => e.object === "fine_tuning.job.event" && ["info", "warn", "error"].includes(e.level)));
+    assert.ok(
+        events.every(
+            (e) => e.object === "fine_tuning.job.event" && ["info", "warn", "error"].includes(e.level),
+        ),
+    );
 });
 
 await check("checkpoints.list has the last step with its metrics", async () => {
@@ -132,7 +163,10 @@ await check("jobs.list pages, newest first, and filters by metadata", async () =
     assert.equal(ids.length, 2);
     assert.equal(ids[1], job.id);
     const response = await fetch(`${server.url}/v1/fine_tuning/jobs?metadata[purpose]=test`);
-    assert.deepEqual((await response.json()).data.map((j) => j.id), [job.id]);
+    assert.deepEqual(
+        (await response.json()).data.map((j) => j.id),
+        [job.id],
+    );
 });
 
 await check("cancel ends a running job, and the client sees it", async () => {
@@ -141,7 +175,11 @@ await check("cancel ends a running job, and the client sees it", async () => {
         training_file: file.id,
         plimsoll: { max_steps: 100000 },
     });
-    await until("a step", 60_000, async () => (await openai.fineTuning.jobs.retrieve(long.id)).plimsoll.step > 2);
+    await until(
+        "a step",
+        60_000,
+        async () => (await openai.fineTuning.jobs.retrieve(long.id)).plimsoll.step > 2,
+    );
     await openai.fineTuning.jobs.cancel(long.id);
     const over = await until("the cancel", 30_000, async () => {
         const now = await openai.fineTuning.jobs.retrieve(long.id);
@@ -157,7 +195,10 @@ await check("errors become the client's own classes, with the reason", async () 
     await assert.rejects(openai.fineTuning.jobs.retrieve("ftjob-none"), OpenAI.NotFoundError);
     await assert.rejects(
         openai.fineTuning.jobs.create({ model: "gpt-none", training_file: file.id }),
-        (error) => error instanceof OpenAI.NotFoundError && error.message.includes(model) && error.param === "model",
+        (error) =>
+            error instanceof OpenAI.NotFoundError &&
+            error.message.includes(model) &&
+            error.param === "model",
     );
     const broken = await openai.files.create({
         file: await toFile(Buffer.from('{"messages":[]}\nnot json\n'), "broken.jsonl"),

@@ -1,8 +1,8 @@
 // tests/api/support_server.mjs - what the tests of API and faults share: counting, a real server, raw HTTP.
 //
-// The server under test is the built one with the real engine, on a free port of the loopback, with a data folder that is
-// removed afterwards; it is stopped by its pid. Nothing waits for a fixed time: every wait names what it waits for and
-// has a deadline.
+// The server under test is the built one with the real engine, on a free port of the loopback, with a
+// data folder that is removed afterwards; it is stopped by its pid. Nothing waits for a fixed time:
+// every wait names what it waits for and has a deadline.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { existsSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
@@ -48,7 +48,9 @@ export function createChecks() {
             process.stdout.write(`skipped ${name}: ${why}\n`);
         },
         close() {
-            process.stdout.write(`${passed} passed, ${failed} failed${skipped ? `, ${skipped} skipped` : ""}\n`);
+            process.stdout.write(
+                `${passed} passed, ${failed} failed${skipped ? `, ${skipped} skipped` : ""}\n`,
+            );
             process.exitCode = failed > 0 || passed === 0 ? 1 : 0;
         },
     };
@@ -74,7 +76,18 @@ export const removeFolder = (folder) => rmSync(folder, { recursive: true, force:
 export async function startServer({ data, args = [], port = 0 }) {
     const child = spawn(
         PLIMSOLL,
-        ["serve", "--port", String(port), "--data", data, "--models", MODELS, "--engine", ENGINE, ...args],
+        [
+            "serve",
+            "--port",
+            String(port),
+            "--data",
+            data,
+            "--models",
+            MODELS,
+            "--engine",
+            ENGINE,
+            ...args,
+        ],
         { stdio: ["ignore", "pipe", "pipe"] },
     );
     let text = "";
@@ -209,7 +222,10 @@ export async function readStream(server, id, { lastEventId, after, enough, limit
     try {
         const headers = lastEventId === undefined ? {} : { "Last-Event-ID": String(lastEventId) };
         const query = after === undefined ? "" : `?after=${after}`;
-        const response = await fetch(`${server.url}${JOBS}/${id}/stream${query}`, { headers, signal: control.signal });
+        const response = await fetch(`${server.url}${JOBS}/${id}/stream${query}`, {
+            headers,
+            signal: control.signal,
+        });
         assert.equal(response.status, 200);
         assert.equal(response.headers.get("content-type"), "text/event-stream");
         assert.equal(response.headers.get("x-accel-buffering"), "no");
@@ -222,10 +238,19 @@ export async function readStream(server, id, { lastEventId, after, enough, limit
             rest = blocks.pop();
             for (const block of blocks) {
                 const fields = Object.fromEntries(
-                    block.split("\n").map((line) => [line.slice(0, line.indexOf(":")), line.slice(line.indexOf(":") + 2)]),
+                    block
+                        .split("\n")
+                        .map((line) => [
+                            line.slice(0, line.indexOf(":")),
+                            line.slice(line.indexOf(":") + 2),
+                        ]),
                 );
                 if (fields.event) {
-                    events.push({ id: fields.id && Number(fields.id), event: fields.event, data: JSON.parse(fields.data) });
+                    events.push({
+                        id: fields.id && Number(fields.id),
+                        event: fields.event,
+                        data: JSON.parse(fields.data),
+                    });
                 }
             }
             if (enough(events)) {
@@ -236,6 +261,9 @@ export async function readStream(server, id, { lastEventId, after, enough, limit
         clearTimeout(timer);
         control.abort();
     }
-    assert.ok(enough(events), `the stream ended or took longer than ${limitMs} ms after ${events.length} events`);
+    assert.ok(
+        enough(events),
+        `the stream ended or took longer than ${limitMs} ms after ${events.length} events`,
+    );
     return events;
 }

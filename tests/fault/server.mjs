@@ -1,10 +1,26 @@
-// tests/fault/server.mjs - whatever dies, no job, file or metric is lost: server, rank, both; a port that is taken, a folder
-// that is in use, a disk that is full. Real processes are killed by their pid; nothing is simulated.
+// tests/fault/server.mjs - whatever dies, no job, file or metric is lost: server, rank, both; a port
+// that is taken, a folder that is in use, a disk that is full.
+//
+// Real processes are killed by their pid and a real file system is filled; nothing is simulated.
 import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, readdirSync, writeFileSync } from "node:fs";
 import path from "node:path";
-import { JOBS, call, createChecks, createJob, getJob, newFolder, removeFolder, rows, startServer, until, upload, waitOver, waitStep } from "../api/support_server.mjs";
+import {
+    JOBS,
+    call,
+    createChecks,
+    createJob,
+    getJob,
+    newFolder,
+    removeFolder,
+    rows,
+    startServer,
+    until,
+    upload,
+    waitOver,
+    waitStep,
+} from "../api/support_server.mjs";
 
 const { check, skip, close } = createChecks();
 const data = newFolder();
@@ -23,9 +39,16 @@ const isAlive = (pid) => {
         return false;
     }
 };
-const steps = async (s, id) => (await call(s, "GET", `${JOBS}/${id}/metrics?points=20000`)).body.steps.step;
-const contiguous = (list) => assert.deepEqual(list, list.map((_, i) => i + 1), "a step is missing or there twice");
-const messages = async (s, id) => (await call(s, "GET", `${JOBS}/${id}/events?limit=1000`)).body.data.map((e) => e.message);
+const steps = async (s, id) =>
+    (await call(s, "GET", `${JOBS}/${id}/metrics?points=20000`)).body.steps.step;
+const contiguous = (list) =>
+    assert.deepEqual(
+        list,
+        list.map((_, i) => i + 1),
+        "a step is missing or there twice",
+    );
+const messages = async (s, id) =>
+    (await call(s, "GET", `${JOBS}/${id}/events?limit=1000`)).body.data.map((e) => e.message);
 
 async function cancel(s, id) {
     await call(s, "POST", `${JOBS}/${id}/cancel`);
@@ -40,7 +63,11 @@ await check("kill -9 of the server: the run goes on and the next server follows 
     const pid = rankPid(data, job.id);
     await server.stop("SIGKILL");
     const before = readFileSync(path.join(data, "runs", job.id, "events.0.jsonl")).length;
-    await until("events while no server is there", 20_000, () => readFileSync(path.join(data, "runs", job.id, "events.0.jsonl")).length > before + 1000);
+    await until(
+        "events while no server is there",
+        20_000,
+        () => readFileSync(path.join(data, "runs", job.id, "events.0.jsonl")).length > before + 1000,
+    );
     assert.ok(isAlive(pid));
     server = await startServer({ data });
     const seen = (await getJob(server, job.id)).plimsoll.step;
@@ -64,7 +91,9 @@ await check("kill -9 of a rank: the job continues from its last checkpoint by it
     await waitStep(server, job.id, 12);
     assert.ok((await messages(server, job.id)).some((m) => /killed by signal 9.*continuing/.test(m)));
     contiguous(await steps(server, job.id));
-    const start = (await call(server, "GET", `${JOBS}/${job.id}/events?limit=1000`)).body.data.find((e) => e.data?.kind === "start");
+    const start = (await call(server, "GET", `${JOBS}/${job.id}/events?limit=1000`)).body.data.find(
+        (e) => e.data?.kind === "start",
+    );
     assert.ok(start.data.resumed_from_step >= 5);
 });
 
@@ -75,7 +104,11 @@ await check("kill -9 of both: the next server starts the rank again", async () =
     await until("the rank to be gone", 5_000, () => !isAlive(pid));
     server = await startServer({ data });
     const { plimsoll } = await getJob(server, job.id);
-    await until("the run to go on", 60_000, async () => (await getJob(server, job.id)).plimsoll.step > plimsoll.step + 2);
+    await until(
+        "the run to go on",
+        60_000,
+        async () => (await getJob(server, job.id)).plimsoll.step > plimsoll.step + 2,
+    );
     contiguous(await steps(server, job.id));
     await cancel(server, job.id);
 });
@@ -93,49 +126,62 @@ await check("a run that ended while no server was there is judged by what it wro
     assert.equal((await steps(server, job.id)).length, 60);
 });
 
-await check("a rank that is killed again and again without a step fails with its reason; the next job starts", async () => {
-    job = await createJob(server, { ...LONG, spec: { save_steps: 0 } });
-    const next = await createJob(server, { steps: 2 });
-    let killed = 0;
-    await until("the job to be given up", 120_000, async () => {
+await check(
+    "a rank that keeps dying without a step fails with its reason; the next job starts",
+    async () => {
+        job = await createJob(server, { ...LONG, spec: { save_steps: 0 } });
+        const next = await createJob(server, { steps: 2 });
+        let killed = 0;
+        await until("the job to be given up", 120_000, async () => {
+            const pid = rankPid(data, job.id);
+            if (pid && isAlive(pid)) {
+                process.kill(pid, "SIGKILL");
+                killed++;
+            }
+            return (await getJob(server, job.id)).status === "failed";
+        });
+        const { error } = await getJob(server, job.id);
+        assert.match(error.message, /killed by signal 9/);
+        assert.ok(killed >= 4);
+        assert.equal((await waitOver(server, next.id)).status, "succeeded");
+    },
+);
+
+await check(
+    "SIGTERM to the server with --stop-jobs: checkpoint, stop, and continue at the next start",
+    async () => {
+        await server.stop();
+        server = await startServer({ data, args: ["--stop-jobs"] });
+        job = await createJob(server, LONG);
+        await waitStep(server, job.id, 7);
         const pid = rankPid(data, job.id);
-        if (pid && isAlive(pid)) {
-            process.kill(pid, "SIGKILL");
-            killed++;
-        }
-        return (await getJob(server, job.id)).status === "failed";
-    });
-    const { error } = await getJob(server, job.id);
-    assert.match(error.message, /killed by signal 9/);
-    assert.ok(killed >= 4);
-    assert.equal((await waitOver(server, next.id)).status, "succeeded");
-});
+        assert.deepEqual(await server.stop(), { code: 0, signal: null });
+        assert.ok(!isAlive(pid));
+        server = await startServer({ data });
+        const { plimsoll } = await getJob(server, job.id);
+        await until(
+            "the run to go on",
+            60_000,
+            async () => (await getJob(server, job.id)).plimsoll.step > plimsoll.step + 2,
+        );
+        contiguous(await steps(server, job.id));
+        await cancel(server, job.id);
+    },
+);
 
-await check("SIGTERM to the server with --stop-jobs: checkpoint, stop, and continue at the next start", async () => {
-    await server.stop();
-    server = await startServer({ data, args: ["--stop-jobs"] });
-    job = await createJob(server, LONG);
-    await waitStep(server, job.id, 7);
-    const pid = rankPid(data, job.id);
-    assert.deepEqual(await server.stop(), { code: 0, signal: null });
-    assert.ok(!isAlive(pid));
-    server = await startServer({ data });
-    const { plimsoll } = await getJob(server, job.id);
-    await until("the run to go on", 60_000, async () => (await getJob(server, job.id)).plimsoll.step > plimsoll.step + 2);
-    contiguous(await steps(server, job.id));
-    await cancel(server, job.id);
-});
-
-await check("an uploaded file without a row (a crash in the middle) is cleared away, the others stay", async () => {
-    const kept = (await upload(server, rows(2))).body;
-    await server.stop("SIGKILL");
-    writeFileSync(path.join(data, "files", "file-orphan.jsonl"), "x");
-    writeFileSync(path.join(data, "files", "upload-x.tmp.1"), "x");
-    server = await startServer({ data });
-    const names = readdirSync(path.join(data, "files"));
-    assert.ok(!names.some((n) => /orphan|tmp/.test(n)), String(names));
-    assert.equal(await (await fetch(`${server.url}/v1/files/${kept.id}/content`)).text(), rows(2));
-});
+await check(
+    "an uploaded file without a row (a crash in the middle) is cleared away, the others stay",
+    async () => {
+        const kept = (await upload(server, rows(2))).body;
+        await server.stop("SIGKILL");
+        writeFileSync(path.join(data, "files", "file-orphan.jsonl"), "x");
+        writeFileSync(path.join(data, "files", "upload-x.tmp.1"), "x");
+        server = await startServer({ data });
+        const names = readdirSync(path.join(data, "files"));
+        assert.ok(!names.some((n) => /orphan|tmp/.test(n)), String(names));
+        assert.equal(await (await fetch(`${server.url}/v1/files/${kept.id}/content`)).text(), rows(2));
+    },
+);
 
 await check("a port that is taken: one sentence, exit code 1, and no job is touched", async () => {
     const other = newFolder();
@@ -156,7 +202,7 @@ const disk = newFolder();
 const mounted = spawnSync("mount", ["-t", "tmpfs", "-o", "size=24m", "tmpfs", disk]).status === 0;
 if (mounted) {
     let small;
-    await check("a full disk: the upload is refused with 507, what is there stays, and room makes it work again", async () => {
+    await check("a full disk: the upload is refused with 507, and what is there stays", async () => {
         small = await startServer({ data: path.join(disk, "data") });
         const kept = (await upload(small, rows(5))).body;
         const big = JSON.stringify({ text: "x".repeat(30 << 20) });
@@ -166,33 +212,40 @@ if (mounted) {
         assert.equal(await (await fetch(`${small.url}/v1/files/${kept.id}/content`)).text(), rows(5));
         assert.equal((await upload(small, rows(6))).status, 200);
     });
-    await check("a full disk during a run: the job fails with the reason, and resumed with room it continues from its checkpoint", async () => {
-        const made = await createJob(small, { ...LONG });
-        await waitStep(small, made.id, 6);
-        const filler = path.join(disk, "filler");
-        mkdirSync(filler);
-        let at = 0;
-        await until("the disk to be full", 20_000, () => {
-            try {
-                writeFileSync(path.join(filler, `f${at++}`), Buffer.alloc(1 << 18));
-                return false;
-            } catch (error) {
-                return error.code === "ENOSPC";
-            }
-        });
-        await until("the rank to notice", 60_000, () => !isAlive(rankPid(path.join(disk, "data"), made.id)));
-        removeFolder(filler);
-        const over = await waitOver(small, made.id);
-        assert.equal(over.status, "failed");
-        assert.equal(over.error.code, "no_space", JSON.stringify(over.error));
-        const names = readdirSync(path.join(disk, "data", "runs", made.id, "checkpoints"));
-        assert.ok(names.some((name) => /^step-\d+$/.test(name)));
-        await call(small, "POST", `${JOBS}/${made.id}/resume`);
-        await waitStep(small, made.id, over.plimsoll.step + 2);
-        const events = (await call(small, "GET", `${JOBS}/${made.id}/events?limit=1000`)).body.data;
-        assert.ok(events.find((e) => e.data?.kind === "start").data.resumed_from_step >= 5);
-        await cancel(small, made.id);
-    });
+    await check(
+        "a full disk during a run: the job fails with the reason, and continues when resumed",
+        async () => {
+            const made = await createJob(small, { ...LONG });
+            await waitStep(small, made.id, 6);
+            const filler = path.join(disk, "filler");
+            mkdirSync(filler);
+            let at = 0;
+            await until("the disk to be full", 20_000, () => {
+                try {
+                    writeFileSync(path.join(filler, `f${at++}`), Buffer.alloc(1 << 18));
+                    return false;
+                } catch (error) {
+                    return error.code === "ENOSPC";
+                }
+            });
+            await until(
+                "the rank to notice",
+                60_000,
+                () => !isAlive(rankPid(path.join(disk, "data"), made.id)),
+            );
+            removeFolder(filler);
+            const over = await waitOver(small, made.id);
+            assert.equal(over.status, "failed");
+            assert.equal(over.error.code, "no_space", JSON.stringify(over.error));
+            const names = readdirSync(path.join(disk, "data", "runs", made.id, "checkpoints"));
+            assert.ok(names.some((name) => /^step-\d+$/.test(name)));
+            await call(small, "POST", `${JOBS}/${made.id}/resume`);
+            await waitStep(small, made.id, over.plimsoll.step + 2);
+            const events = (await call(small, "GET", `${JOBS}/${made.id}/events?limit=1000`)).body.data;
+            assert.ok(events.find((e) => e.data?.kind === "start").data.resumed_from_step >= 5);
+            await cancel(small, made.id);
+        },
+    );
     await small?.stop();
     execFileSync("umount", [disk]);
 } else {
