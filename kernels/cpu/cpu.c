@@ -2,9 +2,9 @@
  * products.
  *
  * PLIMSOLL_CPU_GEMM=onednn|openblas chooses the library and is read here only; without it oneDNN is
- * taken when the build has it. bf16 products are granted only where they are faster than f32: on
- * AMX. Measured with oneDNN 2.6.3, AVX512_BF16 without AMX is slower than f32, so asking for it is
- * refused rather than granted and slow. */
+ * taken when the build has it. bf16 products are granted only where the library
+ * has them and the processor has AMX: without AMX they are slower than fp32 (oneDNN 2.6.3 with AMX
+ * masked, Intel), so asking is refused rather than granted and slow. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
@@ -56,13 +56,13 @@ static enum status open_blas(struct cpu_state *state, struct err *e) {
 static enum status check_bf16(const struct device *device, const struct cpu_state *state,
                               struct err *e) {
     if (!device->gemm_bf16) return STATUS_OK;
+    FAIL_IF(!state->blas.bf16, STATUS_UNSUPPORTED,
+            "the CPU device of this build multiplies in fp32 only (%s); leave bf16 off on the CPU",
+            state->blas.detail);
     FAIL_IF(!state->host.amx_bf16, STATUS_UNSUPPORTED,
             "bf16 products are only faster than fp32 on processors with AMX, and this one (%s) has "
-            "none that we may use; "
-            "leave bf16 off on the CPU",
+            "none that we may use; leave bf16 off on the CPU",
             state->host.processor);
-    FAIL_IF(!state->blas.bf16, STATUS_UNSUPPORTED,
-            "bf16 products need oneDNN, and this engine runs on %s", state->blas.detail);
     return STATUS_OK;
 }
 
