@@ -38,6 +38,7 @@ static enum status run_loop(struct render *r, struct loop *loop, bool *ran) {
     while (true) {
         bool more;
         r->at = node;
+        TRY(render_work(r, 0));
         TRY(loop_advance(r, loop, &more));
         if (!more) return STATUS_OK;
         *ran = true;
