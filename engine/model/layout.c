@@ -67,6 +67,13 @@ struct module {
     int64_t rows;
 };
 
+/* The modules that share one product, one input and the answer to whether there is a bias. */
+struct modules {
+    const struct module *items;
+    int64_t count, inputs;
+    bool bias;
+};
+
 static bool is_target(struct layout *layout, const struct model *m, const char *module) {
     const char *const last = strrchr(module, '.') + 1;
     bool hit = false;
@@ -85,23 +92,23 @@ static bool is_target(struct layout *layout, const struct model *m, const char *
 }
 
 static void add_adapters(struct layout *layout, struct model *m, struct linear_layout *l,
-                         const struct module *modules, int64_t count, int64_t inputs) {
+                         const struct modules *of) {
     const int64_t r = m->options.r;
     int64_t first_row = 0, names[LINEAR_ADAPTERS_MAX] = {0};
-    for (int64_t i = 0; i < count; i++) {
-        if (is_target(layout, m, modules[i].name)) {
+    for (int64_t i = 0; i < of->count; i++) {
+        if (is_target(layout, m, of->items[i].name)) {
             names[l->adapter_count] = i;
             l->adapters[l->adapter_count].first_row = first_row;
-            l->adapters[l->adapter_count].rows = modules[i].rows;
+            l->adapters[l->adapter_count].rows = of->items[i].rows;
             l->adapters[l->adapter_count].rank_first = l->adapter_count * r;
             l->adapter_count++;
         }
-        first_row += modules[i].rows;
+        first_row += of->items[i].rows;
     }
     if (l->adapter_count == 0) return;
-    l->lora_a = add_storage(m, PARAM_LORA_A, l->adapter_count * r, inputs);
+    l->lora_a = add_storage(m, PARAM_LORA_A, l->adapter_count * r, of->inputs);
     for (int64_t i = 0; i < l->adapter_count; i++) {
-        const struct module *const module = &modules[names[i]];
+        const struct module *const module = &of->items[names[i]];
         l->adapters[i].b = add_storage(m, PARAM_LORA_B, module->rows, r);
         name_adapter(m, module->name, "lora_A.weight", l->lora_a, i * r, r);
         name_adapter(m, module->name, "lora_B.weight", l->adapters[i].b, 0, module->rows);
@@ -114,24 +121,24 @@ static void add_adapters(struct layout *layout, struct model *m, struct linear_l
 }
 
 static void add_linear(struct layout *layout, struct model *m, struct linear_layout *l,
-                       const struct module *modules, int64_t count, int64_t inputs, bool bias) {
+                       const struct modules *of) {
     *l = (struct linear_layout){.weight = -1, .bias = -1, .lora_a = -1};
     int64_t rows = 0;
-    for (int64_t i = 0; i < count; i++) {
-        rows += modules[i].rows;
+    for (int64_t i = 0; i < of->count; i++) {
+        rows += of->items[i].rows;
     }
-    l->weight = add_storage(m, PARAM_WEIGHT, rows, inputs);
-    if (bias) l->bias = add_storage(m, PARAM_BIAS, 1, rows);
+    l->weight = add_storage(m, PARAM_WEIGHT, rows, of->inputs);
+    if (of->bias) l->bias = add_storage(m, PARAM_BIAS, 1, rows);
     int64_t first = 0;
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < of->count; i++) {
         char name[PARAM_NAME_MAX];
-        snprintf(name, sizeof name, "%s.weight", modules[i].name);
-        name_param(m, name, l->weight, first, modules[i].rows, 2);
-        snprintf(name, sizeof name, "%s.bias", modules[i].name);
-        if (bias) name_param(m, name, l->bias, first, modules[i].rows, 1);
-        first += modules[i].rows;
+        snprintf(name, sizeof name, "%s.weight", of->items[i].name);
+        name_param(m, name, l->weight, first, of->items[i].rows, 2);
+        snprintf(name, sizeof name, "%s.bias", of->items[i].name);
+        if (of->bias) name_param(m, name, l->bias, first, of->items[i].rows, 1);
+        first += of->items[i].rows;
     }
-    if (m->options.lora) add_adapters(layout, m, l, modules, count, inputs);
+    if (m->options.lora) add_adapters(layout, m, l, of);
 }
 
 static struct module module_of(int64_t layer, const char *part, int64_t rows) {
@@ -155,9 +162,12 @@ static void declare_attention(struct layout *layout, struct model *m, int64_t i)
                                    module_of(i, "self_attn.k_proj", kv),
                                    module_of(i, "self_attn.v_proj", kv)};
     const struct module o[] = {module_of(i, "self_attn.o_proj", c->hidden_size)};
-    add_linear(layout, m, &l->qkv, c->fused_projections ? fused : split,
-               c->fused_projections ? 1 : 3, c->hidden_size, c->qkv_bias);
-    add_linear(layout, m, &l->o, o, 1, q, c->o_bias);
+    const bool packed = c->fused_projections;
+    const struct modules qkv = {packed ? fused : split, packed ? 1 : 3, c->hidden_size,
+                                c->qkv_bias};
+    const struct modules out = {o, 1, q, c->o_bias};
+    add_linear(layout, m, &l->qkv, &qkv);
+    add_linear(layout, m, &l->o, &out);
     l->q_norm = c->qk_norm ? layer_norm(m, i, "self_attn.q_norm", c->head_dim) : -1;
     l->k_norm = c->qk_norm ? layer_norm(m, i, "self_attn.k_norm", c->head_dim) : -1;
 }
@@ -178,9 +188,11 @@ static void declare_layer(struct layout *layout, struct model *m, int64_t i) {
     const struct module split[] = {module_of(i, "mlp.gate_proj", f),
                                    module_of(i, "mlp.up_proj", f)};
     const struct module down[] = {module_of(i, "mlp.down_proj", width)};
-    add_linear(layout, m, &l->gate_up, c->fused_projections ? fused : split,
-               c->fused_projections ? 1 : 2, width, c->mlp_bias);
-    add_linear(layout, m, &l->down, down, 1, f, c->mlp_bias);
+    const bool packed = c->fused_projections;
+    const struct modules up = {packed ? fused : split, packed ? 1 : 2, width, c->mlp_bias};
+    const struct modules out = {down, 1, f, c->mlp_bias};
+    add_linear(layout, m, &l->gate_up, &up);
+    add_linear(layout, m, &l->down, &out);
     l->norm_mlp_after =
         c->sandwich_norms ? layer_norm(m, i, "post_feedforward_layernorm", width) : -1;
 }

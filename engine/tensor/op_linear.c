@@ -35,17 +35,16 @@ static bool has_magnitude(const struct linear *l) {
     return false;
 }
 
-static enum status dropout(struct tape *tape, const struct linear *l,
-                           const struct linear_extra *key, const struct tensor *row_keys,
-                           const struct tensor *x, struct tensor *y, bool accumulate,
-                           struct err *e) {
+static enum status dropout(struct tape *tape, const struct linear_extra *key,
+                           const struct tensor *row_keys, const struct tensor *x, struct tensor *y,
+                           bool accumulate, struct err *e) {
     const struct dropout_args args = {.rows = x->rows,
                                       .width = x->cols,
                                       .x = tensor_f32(x),
                                       .y = tensor_f32(y),
-                                      .p = l->dropout,
+                                      .p = key->linear->dropout,
                                       .seed = key->seed,
-                                      .stream = key->step << 20 | l->stream,
+                                      .stream = key->step << 20 | key->linear->stream,
                                       .row_keys = row_keys->data,
                                       .accumulate = accumulate};
     return device_dropout(tape->space->device, &args, e);
@@ -99,8 +98,7 @@ static enum status weight_norm(struct tape *tape, const struct linear *l, const 
 
 /* out[:, rows] = scale * x[:, rows] for the adapter's rows, with scale = magnitude / norm. */
 static enum status scale_columns(struct tape *tape, const struct lora *a, const struct tensor *norm,
-                                 const struct tensor *x, const float *bias, struct tensor *out,
-                                 struct err *e) {
+                                 const struct tensor *x, struct tensor *out, struct err *e) {
     struct device *const device = tape->space->device;
     struct tensor *scale = NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, 1, a->rows, CATEGORY_WORKSPACE, &scale, e));
@@ -113,7 +111,6 @@ static enum status scale_columns(struct tape *tape, const struct lora *a, const 
                                            .x = tensor_f32(x) + a->first_row,
                                            .ld_x = x->cols,
                                            .scale = tensor_f32(scale),
-                                           .bias = bias ? bias + a->first_row : NULL,
                                            .out = tensor_f32(out) + a->first_row,
                                            .ld_out = out->cols};
     enum status status = device_divide(device, &divide, e);
@@ -122,33 +119,50 @@ static enum status scale_columns(struct tape *tape, const struct lora *a, const 
     return status;
 }
 
+static enum status gemm(struct tape *tape, const struct gemm_args *args, struct err *e) {
+    return device_gemm(tape->space->device, args, e);
+}
+
+/* c = alpha * x W^T + beta * c */
+static enum status product(struct tape *tape, const struct linear *l, const struct tensor *x,
+                           float alpha, float beta, const struct tensor *c, struct err *e) {
+    const struct gemm_args args = {.m = x->rows,
+                                   .n = l->weight->rows,
+                                   .k = x->cols,
+                                   .alpha = alpha,
+                                   .beta = beta,
+                                   .trans_b = true,
+                                   .a = tensor_matrix(x),
+                                   .b = tensor_matrix(l->weight),
+                                   .c = tensor_matrix(c)};
+    return gemm(tape, &args, e);
+}
+
 /* The DoRA end of forward: y holds x W^T + scaling x A^T B^T without bias; keeps it as *plain,
  * fills *norm, scales y. */
 static enum status apply_magnitudes(struct tape *tape, const struct linear *l, struct tensor *y,
                                     struct tensor **plain, struct tensor **norm, struct err *e) {
-    struct device *const device = tape->space->device;
-    const float *const bias = l->bias ? tensor_f32(l->bias) : NULL;
     TRY(tensor_new(tape->space, DTYPE_F32, y->rows, y->cols, CATEGORY_ACTIVATIONS, plain, e));
     TRY(tensor_new(tape->space, DTYPE_F32, 1, y->cols, CATEGORY_ACTIVATIONS, norm, e));
-    TRY(device_copy(device, (*plain)->data, y->data, tensor_bytes(y), e));
+    TRY(device_copy(tape->space->device, (*plain)->data, y->data, tensor_bytes(y), e));
     for (int64_t i = 0; i < l->adapter_count; i++) {
         const struct lora *const a = &l->adapters[i];
         TRY(weight_norm(tape, l, a, *norm, e));
-        TRY(scale_columns(tape, a, *norm, *plain, NULL, y, e));
+        TRY(scale_columns(tape, a, *norm, *plain, y, e));
     }
-    if (!bias) return STATUS_OK;
+    return STATUS_OK;
+}
+
+static enum status add_bias(struct tape *tape, const struct linear *l, struct tensor *y,
+                            struct err *e) {
     const struct column_scale_args add = {.rows = y->rows,
                                           .cols = y->cols,
                                           .x = tensor_f32(y),
                                           .ld_x = y->cols,
-                                          .bias = bias,
+                                          .bias = tensor_f32(l->bias),
                                           .out = tensor_f32(y),
                                           .ld_out = y->cols};
-    return device_column_scale(device, &add, e);
-}
-
-static enum status gemm(struct tape *tape, const struct gemm_args *args, struct err *e) {
-    return device_gemm(tape->space->device, args, e);
+    return device_column_scale(tape->space->device, &add, e);
 }
 
 /* One adapter's part of backward. dz is the gradient of x W^T + scaling x A^T B^T in the adapter's
@@ -213,11 +227,25 @@ static enum status magnitudes_backward(struct tape *tape, const struct linear *l
         GUARD(device_column_sum(device, &sum, e));
         GUARD(device_divide(device, &divide, e));
         GUARD(device_add(device, &add, e));
-        GUARD(scale_columns(tape, a, norm, dy, NULL, *dz, e));
+        GUARD(scale_columns(tape, a, norm, dy, *dz, e));
     }
 done:
     tensor_release(sums);
     return status;
+}
+
+/* c = alpha * dy W + beta * c */
+static enum status product_back(struct tape *tape, const struct linear *l, const struct tensor *dy,
+                                float alpha, float beta, const struct tensor *c, struct err *e) {
+    const struct gemm_args args = {.m = dy->rows,
+                                   .n = l->weight->cols,
+                                   .k = l->weight->rows,
+                                   .alpha = alpha,
+                                   .beta = beta,
+                                   .a = tensor_matrix(dy),
+                                   .b = tensor_matrix(l->weight),
+                                   .c = tensor_matrix(c)};
+    return gemm(tape, &args, e);
 }
 
 /* The adapters' part of backward: B, A, and dx (which may be NULL when x wants nothing). */
@@ -259,7 +287,11 @@ static enum status adapters_backward(struct tape *tape, const struct linear_extr
                                    .b = tensor_matrix(l->lora_a),
                                    .c = tensor_matrix(dropped ? part : dx)};
     GUARD(gemm(tape, &to_x, e));
-    if (dropped) GUARD(dropout(tape, l, extra, node->saved[SAVED_KEYS], part, dx, true, e));
+    if (dropped && node->saved[SAVED_PLAIN]) {
+        GUARD(product_back(tape, l, dz, 1, 1, part, e));
+        GUARD(product_back(tape, l, node->gradient, -1, 1, part, e));
+    }
+    if (dropped) GUARD(dropout(tape, extra, node->saved[SAVED_KEYS], part, dx, true, e));
 done:
     tensor_release(dxa);
     tensor_release(part);
@@ -308,15 +340,10 @@ static enum status linear_backward(struct tape *tape, struct node *node, struct 
     GUARD(weight_backward(tape, node, dz, e));
     if (node->inputs[INPUT_X]) {
         GUARD(gradient_target(node->inputs[INPUT_X], &dx, &accumulate, e));
-        const struct gemm_args to_x = {.m = dz->rows,
-                                       .n = l->weight->cols,
-                                       .k = l->weight->rows,
-                                       .alpha = 1,
-                                       .beta = accumulate ? 1 : 0,
-                                       .a = tensor_matrix(dz),
-                                       .b = tensor_matrix(l->weight),
-                                       .c = tensor_matrix(dx)};
-        GUARD(gemm(tape, &to_x, e));
+        /* With dropout under DoRA the base sees x itself: its gradient is not scaled. */
+        const bool apart = scaled && node->saved[SAVED_KEYS];
+        const struct tensor *const base = apart ? node->gradient : dz;
+        GUARD(product_back(tape, l, base, 1, accumulate ? 1 : 0, dx, e));
     }
     if (l->lora_a) GUARD(adapters_backward(tape, &extra, node, dz, dx, e));
 done:
@@ -324,52 +351,49 @@ done:
     return status;
 }
 
-/* y = x W^T (+ bias), then the adapters, into the tensors that backward will want. */
+/* y = x W^T (+ bias), then the adapters, into the tensors that backward will want. Under DoRA,
+ * dropout acts on what the magnitude scales and not on the base (as in PEFT): with d = dropout(x),
+ * y = (x - d) W^T + bias + m/norm * (d W^T + scaling d A^T B^T). */
 static enum status linear_forward(struct tape *tape, struct tensor *x,
                                   const struct linear_extra *extra, struct tensor *row_keys,
                                   struct tensor **parts, struct tensor *y, struct err *e) {
     const struct linear *const l = extra->linear;
     const bool scaled = has_magnitude(l);
-    const struct gemm_args base = {.m = x->rows,
-                                   .n = l->weight->rows,
-                                   .k = x->cols,
-                                   .alpha = 1,
-                                   .trans_b = true,
-                                   .a = tensor_matrix(x),
-                                   .b = tensor_matrix(l->weight),
-                                   .c = tensor_matrix(y),
-                                   .bias = l->bias && !scaled ? tensor_f32(l->bias) : NULL};
-    TRY(gemm(tape, &base, e));
-    if (!l->lora_a) return STATUS_OK;
     const struct tensor *input = x;
     if (row_keys) {
         TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS,
                        &parts[SAVED_DROPPED], e));
-        TRY(dropout(tape, l, extra, row_keys, x, parts[SAVED_DROPPED], false, e));
+        TRY(dropout(tape, extra, row_keys, x, parts[SAVED_DROPPED], false, e));
         input = parts[SAVED_DROPPED];
     }
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, l->lora_a->rows, CATEGORY_ACTIVATIONS,
-                   &parts[SAVED_XA], e));
-    const struct gemm_args to_xa = {.m = x->rows,
-                                    .n = l->lora_a->rows,
-                                    .k = x->cols,
-                                    .alpha = 1,
-                                    .trans_b = true,
-                                    .a = tensor_matrix(input),
-                                    .b = tensor_matrix(l->lora_a),
-                                    .c = tensor_matrix(parts[SAVED_XA])};
-    TRY(gemm(tape, &to_xa, e));
+    TRY(product(tape, l, scaled ? input : x, 1, 0, y, e));
+    if (l->lora_a) {
+        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, l->lora_a->rows, CATEGORY_ACTIVATIONS,
+                       &parts[SAVED_XA], e));
+        const struct gemm_args to_xa = {.m = x->rows,
+                                        .n = l->lora_a->rows,
+                                        .k = x->cols,
+                                        .alpha = 1,
+                                        .trans_b = true,
+                                        .a = tensor_matrix(input),
+                                        .b = tensor_matrix(l->lora_a),
+                                        .c = tensor_matrix(parts[SAVED_XA])};
+        TRY(gemm(tape, &to_xa, e));
+    }
     for (int64_t i = 0; i < l->adapter_count; i++) {
         TRY(add_adapter(tape, &l->adapters[i], parts[SAVED_XA], y, e));
     }
-    return scaled ? apply_magnitudes(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e)
-                  : STATUS_OK;
+    if (scaled) TRY(apply_magnitudes(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e));
+    if (scaled && row_keys) {
+        TRY(product(tape, l, x, 1, 1, y, e));
+        TRY(product(tape, l, input, -1, 1, y, e));
+    }
+    return l->bias ? add_bias(tape, l, y, e) : STATUS_OK;
 }
 
 enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
                       const struct random_keys *keys, struct tensor **out, struct err *e) {
     ASSERT(x->cols == linear->weight->cols);
-    ASSERT(!(linear->dropout > 0 && has_magnitude(linear))); /* refused by the spec */
     struct tensor *parts[NODE_SAVED_MAX] = {0};
     struct tensor *const row_keys =
         linear->lora_a && linear->dropout > 0 && tape->training ? keys->row_keys : NULL;

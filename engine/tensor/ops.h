@@ -32,8 +32,7 @@ enum status op_glu(struct tape *tape, struct tensor *x, enum activation activati
 
 /* A LoRA adapter (Hu et al. 2021) on a range of output rows of a linear layer. */
 struct lora {
-    int64_t first_row,
-        rows; /* of the layer's outputs: one of q, k, v in a packed product, or all */
+    int64_t first_row, rows;  /* of the outputs: one of q, k, v in a packed product, or all */
     int64_t rank_first, rank; /* its rows of lora_a */
     float scaling;            /* alpha/r, or alpha/sqrt(r) (Kalajdzievski 2023) */
     struct tensor *b;         /* [rows,R] */
@@ -43,7 +42,8 @@ enum { LINEAR_ADAPTERS_MAX = 3 };
 
 /* y = x W^T + bias + sum over adapters of scaling * (dropout(x) A^T) B^T; with a magnitude m, on
  * its rows, y = m/|W + scaling*B*A| * (x W^T + scaling * x A^T B^T) + bias, the norm taken by rows
- * and as a constant in backward. */
+ * and as a constant in backward. Dropout under DoRA acts on what the magnitude scales, not on the
+ * base (as in PEFT): with d = dropout(x), y = (x - d) W^T + bias + m/|..| * (d W^T + ..d..). */
 struct linear {
     struct tensor *weight; /* [N,K] f32 or bf16; wants a gradient when it is trained */
     struct tensor *bias;   /* [1,N] or NULL */

@@ -50,11 +50,6 @@ enum status session_options_read(struct session_options *o, const struct spec *s
     } else if (o->model.lora) {
         take_targets(o, spec->target_modules.items, spec->target_modules.count);
     }
-    if (o->model.use_dora && o->model.lora_dropout > 0) {
-        return err_set_param(
-            e, STATUS_UNSUPPORTED, "lora_dropout",
-            "lora_dropout: dropout together with use_dora is not supported; set lora_dropout to 0");
-    }
     o->model.target_modules = o->targets;
     o->model.target_count = o->target_count;
     return STATUS_OK;

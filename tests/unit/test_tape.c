@@ -309,8 +309,7 @@ static void test_linear_with_lora_and_dropout_gradient(void **state) {
 
 /* The norm is a constant in backward (Liu et al. 2024, 4.3), so difference quotients of A and B
  * would disagree with the gradient by design; x, the bias and the magnitude must agree. */
-static void test_linear_with_dora_gradient(void **state) {
-    struct subject *const s = *state;
+static void check_dora(struct subject *s) {
     make_linear(s);
     add_adapters(s);
     s->linear.adapters[0].magnitude = input(s, 1, 4, 0.2f, 1);
@@ -320,6 +319,18 @@ static void test_linear_with_dora_gradient(void **state) {
     for (size_t i = 0; i < COUNT_OF(checked); i++) {
         check_input(s, checked[i]);
     }
+}
+
+static void test_linear_with_dora_gradient(void **state) {
+    check_dora(*state);
+}
+
+static void test_linear_with_dora_and_dropout_gradient(void **state) {
+    struct subject *const s = *state;
+    s->linear.dropout = 0.3f;
+    s->linear.stream = 5;
+    s->tape.training = true;
+    check_dora(s);
 }
 
 static enum status run_attention(struct subject *s, struct tensor **out, struct err *e) {
@@ -424,6 +435,7 @@ int main(void) {
         WITH_SUBJECT(test_linear_with_lora_gradient),
         WITH_SUBJECT(test_linear_with_lora_and_dropout_gradient),
         WITH_SUBJECT(test_linear_with_dora_gradient),
+        WITH_SUBJECT(test_linear_with_dora_and_dropout_gradient),
         WITH_SUBJECT(test_attention_gradient),
         WITH_SUBJECT(test_attention_with_norms_window_and_softcap_gradient),
         WITH_SUBJECT(test_checkpointed_segments_have_the_same_gradient),
