@@ -13,32 +13,53 @@ const struct http_route *api_routes(int64_t *count);
 /* The page. */
 enum status api_page(void *context, struct http_request *q, struct http_reply *r, struct err *e);
 
-/* One per route, all of one form: the route's context is a struct app. */
-typedef enum status api_handler(void *context, struct http_request *q, struct http_reply *r,
-                                struct err *e);
-api_handler api_files_create;
-api_handler api_files_list;
-api_handler api_files_get;
-api_handler api_files_delete;
-api_handler api_files_content;
-api_handler api_jobs_create;
-api_handler api_jobs_list;
-api_handler api_jobs_get;
-api_handler api_jobs_cancel;
-api_handler api_jobs_pause;
-api_handler api_jobs_resume;
-api_handler api_jobs_events;
-api_handler api_jobs_checkpoints;
-api_handler api_jobs_stream;
-api_handler api_jobs_metrics;
-api_handler api_jobs_log;
-api_handler api_jobs_adapter;
-api_handler api_models_list;
-api_handler api_models_get;
-api_handler api_models_delete;
-api_handler api_system_get;
-api_handler api_system_spec;
-api_handler api_system_health;
+/* One function per route, all of one form; `context` is a struct app. */
+enum status api_files_create(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
+enum status api_files_list(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e);
+enum status api_files_get(void *context, struct http_request *q, struct http_reply *r,
+                          struct err *e);
+enum status api_files_delete(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
+enum status api_files_content(void *context, struct http_request *q, struct http_reply *r,
+                              struct err *e);
+enum status api_jobs_create(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_list(void *context, struct http_request *q, struct http_reply *r,
+                          struct err *e);
+enum status api_jobs_get(void *context, struct http_request *q, struct http_reply *r,
+                         struct err *e);
+enum status api_jobs_cancel(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_pause(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e);
+enum status api_jobs_resume(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_events(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_checkpoints(void *context, struct http_request *q, struct http_reply *r,
+                                 struct err *e);
+enum status api_jobs_stream(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_metrics(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
+enum status api_jobs_log(void *context, struct http_request *q, struct http_reply *r,
+                         struct err *e);
+enum status api_jobs_adapter(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
+enum status api_models_list(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_models_get(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e);
+enum status api_models_delete(void *context, struct http_request *q, struct http_reply *r,
+                              struct err *e);
+enum status api_system_get(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e);
+enum status api_system_spec(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_system_health(void *context, struct http_request *q, struct http_reply *r,
+                              struct err *e);
 
 /* after, limit of a list; `limit` is the preset. */
 enum status api_page_of(const struct http_request *q, int64_t limit, struct page *out,

@@ -14,6 +14,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -51,8 +52,9 @@ struct supervisor {
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
-    bool started, woken, stopping, stop_jobs;
-    struct active active; /* of the thread alone */
+    bool started, woken;
+    atomic_bool stopping, stop_jobs; /* read by the thread wherever it is */
+    struct active active;            /* of the thread alone */
 };
 
 /* The row's own words for a text member. */
@@ -505,8 +507,8 @@ void supervisor_wake(struct supervisor *s) {
 void supervisor_stop(struct supervisor *s, bool stop_jobs) {
     if (!s) return;
     pthread_mutex_lock(&s->mutex);
-    s->stopping = true;
     s->stop_jobs = stop_jobs;
+    s->stopping = true;
     s->woken = true;
     pthread_cond_signal(&s->wake);
     pthread_mutex_unlock(&s->mutex);

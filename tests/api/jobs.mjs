@@ -4,6 +4,7 @@
 // One server for all checks; they build on each other only through the jobs they name.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import net from "node:net";
 import {
     JOBS,
     call,
@@ -183,6 +184,37 @@ await check("a stream without a number begins with the job as it is now", async 
     assert.equal(events[0].event, "job");
     assert.equal(events[0].data.status, "running");
     assert.ok(events[1].id > events[0].id);
+});
+
+await check("a quiet stream is kept alive, and the number of streams is bounded", async () => {
+    const quiet = await createJob(server, { steps: 2 });
+    await call(server, "POST", `${JOBS}/${quiet.id}/pause`);
+    const request = `GET ${JOBS}/${quiet.id}/stream HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n`;
+    const sockets = [];
+    const answers = [];
+    for (let i = 0; i < 129; i++) {
+        const socket = net.connect(server.port, "127.0.0.1", () => socket.write(request));
+        answers.push(new Promise((resolve) => socket.once("data", (piece) => resolve(String(piece)))));
+        sockets.push(socket);
+    }
+    const firsts = await Promise.all(answers);
+    const open = firsts.filter((text) => text.startsWith("HTTP/1.1 200")).length;
+    const full = firsts.filter((text) => text.startsWith("HTTP/1.1 503")).length;
+    // Of the streams that earlier checks left, some may not have been noticed as gone yet.
+    assert.ok(open > 100 && open <= 128 && open + full === 129, `${open} opened, ${full} refused`);
+    const alive = sockets[firsts.findIndex((text) => text.startsWith("HTTP/1.1 200"))];
+    let text = "";
+    alive.on("data", (piece) => (text += piece));
+    await until("a ping", 20_000, () => text.includes(": ping"));
+    sockets.forEach((socket) => socket.destroy());
+    await until("the streams of readers that left to be given back", 40_000, async () => {
+        const control = new AbortController();
+        const url = `${server.url}${JOBS}/${quiet.id}/stream`;
+        const { status } = await fetch(url, { signal: control.signal });
+        control.abort();
+        return status === 200;
+    });
+    await call(server, "POST", `${JOBS}/${quiet.id}/cancel`);
 });
 
 await check("cancel ends the job, its processes and its stream", async () => {

@@ -72,24 +72,16 @@ export async function until(what, limitMs, probe) {
 export const newFolder = () => mkdtempSync(path.join(tmpdir(), "plimsoll-test-"));
 export const removeFolder = (folder) => rmSync(folder, { recursive: true, force: true });
 
+function serveArguments(port, data, args) {
+    const own = ["--port", String(port), "--data", data, "--models", MODELS, "--engine", ENGINE];
+    return ["serve", ...own, ...args];
+}
+
 // Starts a server; { url, port, pid, data, stop(signal), text() }. `data` is removed by whoever made it.
 export async function startServer({ data, args = [], port = 0 }) {
-    const child = spawn(
-        PLIMSOLL,
-        [
-            "serve",
-            "--port",
-            String(port),
-            "--data",
-            data,
-            "--models",
-            MODELS,
-            "--engine",
-            ENGINE,
-            ...args,
-        ],
-        { stdio: ["ignore", "pipe", "pipe"] },
-    );
+    const child = spawn(PLIMSOLL, serveArguments(port, data, args), {
+        stdio: ["ignore", "pipe", "pipe"],
+    });
     let text = "";
     child.stdout.on("data", (piece) => (text += piece));
     child.stderr.on("data", (piece) => (text += piece));
@@ -214,6 +206,40 @@ export function raw(server, pieces, { done = () => false, limitMs = 10_000, dela
     });
 }
 
+// One block of a stream: { id, event, data }, or null for a comment.
+function parseEvent(block) {
+    const fields = {};
+    for (const line of block.split("\n")) {
+        const colon = line.indexOf(":");
+        fields[line.slice(0, colon)] = line.slice(colon + 2);
+    }
+    if (!fields.event) {
+        return null;
+    }
+    return { id: fields.id && Number(fields.id), event: fields.event, data: JSON.parse(fields.data) };
+}
+
+function checkStreamHeaders({ status, headers }) {
+    assert.equal(status, 200);
+    assert.equal(headers.get("content-type"), "text/event-stream");
+    assert.equal(headers.get("x-accel-buffering"), "no");
+    assert.match(headers.get("cache-control"), /no-cache/);
+    assert.equal(headers.get("content-length"), null);
+}
+
+async function readEvents(response, events, enough) {
+    let rest = "";
+    const decoder = new TextDecoder();
+    for await (const piece of response.body) {
+        const blocks = (rest + decoder.decode(piece, { stream: true })).split("\n\n");
+        rest = blocks.pop();
+        events.push(...blocks.map(parseEvent).filter(Boolean));
+        if (enough(events)) {
+            return;
+        }
+    }
+}
+
 // Reads a job's stream until `enough(events)`; events are { id, event, data }.
 export async function readStream(server, id, { lastEventId, after, enough, limitMs = 60_000 }) {
     const control = new AbortController();
@@ -222,41 +248,10 @@ export async function readStream(server, id, { lastEventId, after, enough, limit
     try {
         const headers = lastEventId === undefined ? {} : { "Last-Event-ID": String(lastEventId) };
         const query = after === undefined ? "" : `?after=${after}`;
-        const response = await fetch(`${server.url}${JOBS}/${id}/stream${query}`, {
-            headers,
-            signal: control.signal,
-        });
-        assert.equal(response.status, 200);
-        assert.equal(response.headers.get("content-type"), "text/event-stream");
-        assert.equal(response.headers.get("x-accel-buffering"), "no");
-        assert.match(response.headers.get("cache-control"), /no-cache/);
-        assert.equal(response.headers.get("content-length"), null);
-        let rest = "";
-        const decoder = new TextDecoder();
-        for await (const piece of response.body) {
-            const blocks = (rest + decoder.decode(piece, { stream: true })).split("\n\n");
-            rest = blocks.pop();
-            for (const block of blocks) {
-                const fields = Object.fromEntries(
-                    block
-                        .split("\n")
-                        .map((line) => [
-                            line.slice(0, line.indexOf(":")),
-                            line.slice(line.indexOf(":") + 2),
-                        ]),
-                );
-                if (fields.event) {
-                    events.push({
-                        id: fields.id && Number(fields.id),
-                        event: fields.event,
-                        data: JSON.parse(fields.data),
-                    });
-                }
-            }
-            if (enough(events)) {
-                break;
-            }
-        }
+        const url = `${server.url}${JOBS}/${id}/stream${query}`;
+        const response = await fetch(url, { headers, signal: control.signal });
+        checkStreamHeaders(response);
+        await readEvents(response, events, enough);
     } finally {
         clearTimeout(timer);
         control.abort();

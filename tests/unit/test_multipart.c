@@ -2,7 +2,8 @@
  *
  * rooms: server engine_contract base
  *
- * Every split into two pieces and the split at every byte are tried; malformed bodies must be refused. */
+ * Every split into two pieces and pieces of every small size are tried; malformed bodies must be
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,7 +31,7 @@ static enum status collect(void *context, const void *bytes, size_t count, struc
     return STATUS_OK;
 }
 
-/* Feeds the body in pieces that begin at each multiple of `step`, after a first piece of `first` bytes. */
+/* Feeds the body in pieces of `step` bytes, after a first piece of `first` bytes. */
 static enum status feed(struct multipart *m, const char *body, size_t first, size_t step,
                         struct err *e) {
     const size_t len = strlen(body);

@@ -1,4 +1,5 @@
-/* test_server_rules.c - the pure decisions of the server: who may talk to it, and what the end of a rank means.
+/* test_server_rules.c - the pure decisions of the server: who may talk to it, and what the end of a
+ * rank means for its job.
  *
  * rooms: server engine_contract base
  *

@@ -1,5 +1,5 @@
-/* test_store.c - the store: what is written is there after reopening, what failed is not, and a million points are
- * thinned out without losing a spike.
+/* test_store.c - the store: what is written is there after reopening, what failed is not, and a
+ * million points are thinned out without losing a spike.
  *
  * rooms: server engine_contract base
  *
