@@ -284,20 +284,24 @@ struct device_ops {
     void (*decommit)(struct device *, void *at, int64_t bytes);
     /* Host to device and back; returns when the host side may be reused or read. */
     enum status (*upload)(struct device *, void *to, const void *from, int64_t bytes, struct err *);
-    enum status (*download)(struct device *, void *to, const void *from, int64_t bytes, struct err *);
+    enum status (*download)(struct device *, void *to, const void *from, int64_t bytes,
+                            struct err *);
     enum status (*copy)(struct device *, void *to, const void *from, int64_t bytes, struct err *);
     enum status (*fill_zero)(struct device *, void *at, int64_t bytes, struct err *);
 
     enum status (*gemm)(struct device *, const struct gemm_args *, struct err *);
     enum status (*rmsnorm)(struct device *, const struct rmsnorm_args *, struct err *);
-    enum status (*rmsnorm_backward)(struct device *, const struct rmsnorm_backward_args *, struct err *);
+    enum status (*rmsnorm_backward)(struct device *, const struct rmsnorm_backward_args *,
+                                    struct err *);
     enum status (*rope)(struct device *, const struct rope_args *, struct err *);
     enum status (*attention)(struct device *, const struct attention_args *, struct err *);
-    enum status (*attention_backward)(struct device *, const struct attention_backward_args *, struct err *);
+    enum status (*attention_backward)(struct device *, const struct attention_backward_args *,
+                                      struct err *);
     enum status (*glu)(struct device *, const struct glu_args *, struct err *);
     enum status (*glu_backward)(struct device *, const struct glu_backward_args *, struct err *);
     enum status (*embedding)(struct device *, const struct embedding_args *, struct err *);
-    enum status (*embedding_backward)(struct device *, const struct embedding_backward_args *, struct err *);
+    enum status (*embedding_backward)(struct device *, const struct embedding_backward_args *,
+                                      struct err *);
     enum status (*cross_entropy)(struct device *, const struct cross_entropy_args *, struct err *);
     enum status (*adamw)(struct device *, const struct adamw_args *, struct err *);
     enum status (*sum_squares)(struct device *, const struct sum_squares_args *, struct err *);
@@ -316,15 +320,17 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     enum device_kind kind; /* the kind it computes as; for null, the kind it plans for */
-    bool computes;         /* false: a null device; values in memory mean nothing and must not be read */
-    bool gemm_bf16;        /* products take bf16 inputs (autocast) */
-    char name[64];         /* "cpu", "null:cpu", ... */
-    char detail[160];      /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads, oneDNN 2.6.3 avx512" */
+    bool computes;  /* false: a null device; values in memory mean nothing and must not be read */
+    bool gemm_bf16; /* products take bf16 inputs (autocast) */
+    char name[64];  /* "cpu", "null:cpu", ... */
+    char detail
+        [160]; /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads, oneDNN 2.6.3 avx512" */
     int64_t granule_bytes; /* every allocation is a multiple of this: 512 */
     int64_t page_bytes;    /* commit and decommit work in multiples of this */
-    int64_t workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure function of kind */
-    int64_t total_bytes;     /* physical memory of the device; for null, 2^46 */
-    double flops;            /* counted so far by device.c */
+    int64_t
+        workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure function of kind */
+    int64_t total_bytes; /* physical memory of the device; for null, 2^46 */
+    double flops;        /* counted so far by device.c */
     double bytes_moved;
     void *workspace;
     void *state;
@@ -345,19 +351,23 @@ void device_unreserve(struct device *, void *base, int64_t bytes);
 enum status device_commit(struct device *, void *at, int64_t bytes, struct err *);
 void device_decommit(struct device *, void *at, int64_t bytes);
 enum status device_upload(struct device *, void *to, const void *from, int64_t bytes, struct err *);
-enum status device_download(struct device *, void *to, const void *from, int64_t bytes, struct err *);
+enum status device_download(struct device *, void *to, const void *from, int64_t bytes,
+                            struct err *);
 enum status device_copy(struct device *, void *to, const void *from, int64_t bytes, struct err *);
 enum status device_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status device_gemm(struct device *, const struct gemm_args *, struct err *);
 enum status device_rmsnorm(struct device *, const struct rmsnorm_args *, struct err *);
-enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *, struct err *);
+enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *,
+                                    struct err *);
 enum status device_rope(struct device *, const struct rope_args *, struct err *);
 enum status device_attention(struct device *, const struct attention_args *, struct err *);
-enum status device_attention_backward(struct device *, const struct attention_backward_args *, struct err *);
+enum status device_attention_backward(struct device *, const struct attention_backward_args *,
+                                      struct err *);
 enum status device_glu(struct device *, const struct glu_args *, struct err *);
 enum status device_glu_backward(struct device *, const struct glu_backward_args *, struct err *);
 enum status device_embedding(struct device *, const struct embedding_args *, struct err *);
-enum status device_embedding_backward(struct device *, const struct embedding_backward_args *, struct err *);
+enum status device_embedding_backward(struct device *, const struct embedding_backward_args *,
+                                      struct err *);
 enum status device_cross_entropy(struct device *, const struct cross_entropy_args *, struct err *);
 enum status device_adamw(struct device *, const struct adamw_args *, struct err *);
 enum status device_sum_squares(struct device *, const struct sum_squares_args *, struct err *);

@@ -1,4 +1,7 @@
-/* gemm_onednn.c - products by oneDNN. The only file that includes dnnl.h. */
+/* gemm_onednn.c - fp32 products by oneDNN. The only file that includes dnnl.h.
+ *
+ * dnnl_sgemm is used, which versions 2 and 3 share: alpha, beta and any leading dimension are its
+ * arguments, so there is nothing to cache. The library packs operands in memory of its own. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
-/* null.h - the device that computes nothing: the planner runs the engine on it to learn what memory
- * a run will need. */
+/* null.h - the device that computes nothing. Private to kernels.
+ *
+ * The planner runs the engine on it to learn what memory a run will need, for a machine that need
+ * not be there. */
 #ifndef PLIMSOLL_KERNELS_NULL_H
 #define PLIMSOLL_KERNELS_NULL_H
 

@@ -1,5 +1,7 @@
-/* test_device.c - names, memory and argument checks of devices; the null device touches nothing and
- * succeeds at all. rooms: kernels base */
+/* test_device.c - names, memory and argument checks of devices.
+ * rooms: kernels base
+ *
+ * The null device must succeed at everything and touch nothing: its pointers fault when followed. */
 #include "tests/unit/support_ops.h"
 
 static void test_device_open_refuses_names_with_a_reason(void **state) {

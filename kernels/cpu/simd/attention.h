@@ -1,5 +1,7 @@
-/* attention.h - what forward and backward attention share: how documents are cut into blocks, and
- * what a block may see. Private to kernels/cpu/simd. */
+/* attention.h - what forward and backward attention share. Private to kernels/cpu/simd.
+ *
+ * How documents are cut into blocks, and which columns of a block of keys a query may see: both
+ * passes must agree on it, so it is said once. */
 #ifndef PLIMSOLL_KERNELS_SIMD_ATTENTION_H
 #define PLIMSOLL_KERNELS_SIMD_ATTENTION_H
 

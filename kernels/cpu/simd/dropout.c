@@ -1,5 +1,7 @@
-/* dropout.c - dropout by Philox: every row draws from its own key, so the mask does not depend on
- * order or layout. */
+/* dropout.c - dropout by Philox.
+ *
+ * Every row draws from its own key (kernels/philox.h), so that the mask depends neither on order
+ * nor on layout. Sixteen counters are drawn side by side for the vectoriser. */
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/philox.h"
 

@@ -1,4 +1,7 @@
-/* glu.c - gated linear units: silu and the tanh form of gelu, forward and backward. */
+/* glu.c - gated linear units, forward and backward: silu and the tanh form of gelu.
+ *
+ * The backward pass computes the activation again instead of reading a saved one: that is cheaper
+ * than the memory traffic, and it lets the gradient be written over the input. */
 #include "kernels/cpu/simd/simd.h"
 #include "kernels/cpu/simd/math.h"
 

@@ -1,5 +1,7 @@
-/* rope.c - rotary position embedding in place. Sine and cosine are computed once a token and used
- * for all its heads. */
+/* rope.c - rotary position embedding in place.
+ *
+ * Sine and cosine are computed once a token, by the C library (angles reach the length of the
+ * context, where a fast sine loses digits), and used for all heads of the token. */
 #include <math.h>
 
 #include "kernels/cpu/simd/simd.h"

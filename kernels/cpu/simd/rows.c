@@ -1,4 +1,7 @@
-/* rows.c - whole rows moved by index: embedding and its gradient, gather and scatter. */
+/* rows.c - whole rows moved by index: embedding and its gradient, gather and scatter.
+ *
+ * Ids are checked against the vocabulary before anything is written: one comparison a token, and a
+ * wrong id names itself instead of corrupting memory. */
 #include <string.h>
 
 #include "kernels/cpu/simd/math.h"
