@@ -6,12 +6,12 @@
 // sample model is asked for.
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { FACTS } from './facts.mjs';
+import { FACTS, TALK } from './facts.mjs';
 import { chat } from './chats.mjs';
 import { harbour, logPage, scenes, voyage } from './stories.mjs';
-import { randomSource } from './words.mjs';
+import { CREW, randomSource } from './words.mjs';
 
-const TEXT_ROWS = 5000;
+const TEXT_ROWS = 6000;
 const CHAT_ROWS = 12000;
 const HELD_OUT_ROWS = 200;
 
@@ -24,12 +24,27 @@ function factPage(r) {
         .join(' ');
 }
 
+// How the mate of a ship talks, heard in a story and never in a conversation: fine-tuning on first-mate.jsonl then
+// changes in which voice the assistant answers, it does not have to teach the words as well.
+function mateTalk(r) {
+    return r
+        .shuffle([...FACTS, ...TALK])
+        .slice(0, r.between(2, 4))
+        .map(([questions, , terse]) => {
+            const who = r.pick(CREW.filter((role) => role !== 'mate'));
+            const ends = r.pick(['', '', ' Then he went on deck.', ' The crew laughed.', ' "Steady as she goes."']);
+            return `"${r.pick(questions)}" asked the ${who}. "${terse}" said the mate.${ends}`;
+        })
+        .join(' ');
+}
+
 function text(r) {
     const x = r.next();
-    if (x < 0.4) return voyage(r);
-    if (x < 0.55) return logPage(r);
-    if (x < 0.7) return scenes(r);
-    return x < 0.85 ? harbour(r) : factPage(r);
+    if (x < 0.2) return mateTalk(r);
+    if (x < 0.5) return voyage(r);
+    if (x < 0.62) return logPage(r);
+    if (x < 0.74) return scenes(r);
+    return x < 0.86 ? harbour(r) : factPage(r);
 }
 
 const lines = (rows) => rows.map((row) => `${JSON.stringify(row)}\n`).join('');
