@@ -20,7 +20,8 @@ static const char *const STATUS_NAMES[] = {
     [STATUS_DEVICE] = "device_error",
     [STATUS_INTERNAL] = "internal_error",
 };
-_Static_assert(sizeof STATUS_NAMES / sizeof *STATUS_NAMES == STATUS_COUNT, "a name for every status");
+_Static_assert(sizeof STATUS_NAMES / sizeof *STATUS_NAMES == STATUS_COUNT,
+               "a name for every status");
 
 enum status err_set(struct err *e, enum status status, const char *format, ...) {
     ASSERT(status != STATUS_OK);
@@ -34,7 +35,8 @@ enum status err_set(struct err *e, enum status status, const char *format, ...) 
     return status;
 }
 
-enum status err_set_param(struct err *e, enum status status, const char *param, const char *format, ...) {
+enum status err_set_param(struct err *e, enum status status, const char *param, const char *format,
+                          ...) {
     ASSERT(status != STATUS_OK);
     if (!e || e->status != STATUS_OK) return e ? e->status : status;
     e->status = status;

@@ -37,12 +37,13 @@ enum status err_set(struct err *e, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Like err_set, and names the key or field the error is about. */
-enum status err_set_param(struct err *e, enum status status, const char *param, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
+enum status err_set_param(struct err *e, enum status status, const char *param, const char *format,
+                          ...) __attribute__((format(printf, 4, 5)));
 
 /* Puts "what: " in front of the text that is already there; returns e->status. For adding the file or row on the way
  * up. */
-enum status err_prefix(struct err *e, const char *format, ...) __attribute__((format(printf, 2, 3)));
+enum status err_prefix(struct err *e, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 /* Forgets the error, so that `e` can be used again. */
 void err_clear(struct err *e);

@@ -17,9 +17,9 @@
 
 enum status file_error(struct err *e, const char *doing, const char *path) {
     const int code = errno;
-    const enum status status = code == ENOENT                       ? STATUS_NOT_FOUND
-                               : code == ENOSPC || code == EDQUOT   ? STATUS_NO_SPACE
-                                                                    : STATUS_IO;
+    const enum status status = code == ENOENT                     ? STATUS_NOT_FOUND
+                               : code == ENOSPC || code == EDQUOT ? STATUS_NO_SPACE
+                                                                  : STATUS_IO;
     if (status == STATUS_NO_SPACE) {
         return err_set(e, status, "%s %s: the disk is full", doing, path);
     }
@@ -68,7 +68,8 @@ enum status file_read(const char *path, size_t bytes_max, struct str *out, struc
         if (count < 0) status = file_error(e, "reading", path);
         if (count <= 0) break;
         if (out->len - start + (size_t)count > bytes_max) {
-            status = err_set(e, STATUS_INVALID, "%s is larger than the limit of %zu bytes", path, bytes_max);
+            status = err_set(e, STATUS_INVALID, "%s is larger than the limit of %zu bytes", path,
+                             bytes_max);
             break;
         }
         str_append_bytes(out, chunk, (size_t)count);
@@ -95,6 +96,13 @@ enum status file_size(const char *path, int64_t *bytes, struct err *e) {
     return STATUS_OK;
 }
 
+enum status file_modified(const char *path, int64_t *unix_s, struct err *e) {
+    struct stat info;
+    if (stat(path, &info) != 0) return file_error(e, "looking at", path);
+    *unix_s = info.st_mtime;
+    return STATUS_OK;
+}
+
 enum status file_make_folder(const char *path, struct err *e) {
     char *part = mem_strdup(path);
     enum status status = STATUS_OK;
@@ -102,7 +110,8 @@ enum status file_make_folder(const char *path, struct err *e) {
         if (*at != '/' && *at) continue;
         const char kept = *at;
         *at = 0;
-        if (mkdir(part, 0777) != 0 && errno != EEXIST) status = file_error(e, "creating the folder", part);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST)
+            status = file_error(e, "creating the folder", part);
         *at = kept;
         if (!kept) break;
     }
@@ -115,7 +124,8 @@ enum status file_make_folder(const char *path, struct err *e) {
 
 enum status file_remove_all(const char *path, struct err *e) {
     struct stat info;
-    if (lstat(path, &info) != 0) return errno == ENOENT ? STATUS_OK : file_error(e, "removing", path);
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? STATUS_OK : file_error(e, "removing", path);
     if (!S_ISDIR(info.st_mode)) {
         return unlink(path) == 0 || errno == ENOENT ? STATUS_OK : file_error(e, "removing", path);
     }
@@ -129,7 +139,8 @@ enum status file_remove_all(const char *path, struct err *e) {
         mem_free(inner);
     }
     file_names_free(names, count);
-    if (status == STATUS_OK && rmdir(path) != 0 && errno != ENOENT) status = file_error(e, "removing", path);
+    if (status == STATUS_OK && rmdir(path) != 0 && errno != ENOENT)
+        status = file_error(e, "removing", path);
     return status;
 }
 
@@ -141,7 +152,8 @@ enum status file_sync_folder(const char *path, struct err *e) {
     close(fd);
     errno = code;
     /* Some network file systems cannot sync a folder; the rename itself is still atomic there. */
-    if (result != 0 && code != EINVAL && code != ENOTSUP) return file_error(e, "syncing the folder", path);
+    if (result != 0 && code != EINVAL && code != ENOTSUP)
+        return file_error(e, "syncing the folder", path);
     return STATUS_OK;
 }
 
@@ -257,7 +269,8 @@ enum status file_reader_open(struct file_reader *r, const char *path, struct err
     return STATUS_OK;
 }
 
-enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count, struct err *e) {
+enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count,
+                             struct err *e) {
     ASSERT(r->fd_plus_1);
     ssize_t done;
     do {
@@ -283,11 +296,13 @@ enum status file_writer_open(struct file_writer *w, const char *path, struct err
         mem_free(temporary);
         return status;
     }
-    *w = (struct file_writer){.fd_plus_1 = fd + 1, .path = mem_strdup(path), .path_temporary = temporary};
+    *w = (struct file_writer){
+        .fd_plus_1 = fd + 1, .path = mem_strdup(path), .path_temporary = temporary};
     return STATUS_OK;
 }
 
-enum status file_writer_write(struct file_writer *w, const void *bytes, size_t count, struct err *e) {
+enum status file_writer_write(struct file_writer *w, const void *bytes, size_t count,
+                              struct err *e) {
     ASSERT(w->fd_plus_1);
     const char *at = bytes;
     size_t left = count;
@@ -306,7 +321,8 @@ enum status file_writer_commit(struct file_writer *w, struct err *e) {
     ASSERT(w->fd_plus_1);
     enum status status = STATUS_OK;
     if (fsync(w->fd_plus_1 - 1) != 0) status = file_error(e, "writing", w->path);
-    if (close(w->fd_plus_1 - 1) != 0 && status == STATUS_OK) status = file_error(e, "writing", w->path);
+    if (close(w->fd_plus_1 - 1) != 0 && status == STATUS_OK)
+        status = file_error(e, "writing", w->path);
     w->fd_plus_1 = 0;
     if (status == STATUS_OK) status = file_rename(w->path_temporary, w->path, e);
     file_writer_abort(w);

@@ -34,6 +34,8 @@ enum status file_read(const char *path, size_t bytes_max, struct str *out, struc
 enum status file_write_atomic(const char *path, const void *bytes, size_t count, struct err *e);
 /* Size in bytes. */
 enum status file_size(const char *path, int64_t *bytes, struct err *e);
+/* When the contents last changed, in seconds since 1970. */
+enum status file_modified(const char *path, int64_t *unix_s, struct err *e);
 /* Creates the folder and its parents; an existing folder is fine. */
 enum status file_make_folder(const char *path, struct err *e);
 /* Removes a file or a folder with all that is in it (symbolic links are removed, not followed). Missing is fine. */
@@ -68,7 +70,8 @@ struct file_reader {
     char *path;
 };
 enum status file_reader_open(struct file_reader *r, const char *path, struct err *e);
-enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count, struct err *e);
+enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity, size_t *count,
+                             struct err *e);
 void file_reader_close(struct file_reader *r);
 
 /* Sequential writing to a temporary name beside `path`; file_writer_commit makes it appear at `path` at once,
@@ -80,7 +83,8 @@ struct file_writer {
     uint64_t bytes;
 };
 enum status file_writer_open(struct file_writer *w, const char *path, struct err *e);
-enum status file_writer_write(struct file_writer *w, const void *bytes, size_t count, struct err *e);
+enum status file_writer_write(struct file_writer *w, const void *bytes, size_t count,
+                              struct err *e);
 /* Flushes, fsyncs, renames; afterwards the writer is zeroed, also on error. */
 enum status file_writer_commit(struct file_writer *w, struct err *e);
 void file_writer_abort(struct file_writer *w);

@@ -15,7 +15,8 @@ static enum status parse_error(const char *text, size_t at, const char *what, st
         line += text[i] == '\n';
         column = text[i] == '\n' ? 1 : column + 1;
     }
-    return err_set(e, STATUS_INVALID, "%s: not valid JSON at line %d, column %d", what, line, column);
+    return err_set(e, STATUS_INVALID, "%s: not valid JSON at line %d, column %d", what, line,
+                   column);
 }
 
 enum status json_parse(const char *text, size_t len, const char *what, cJSON **out, struct err *e) {
@@ -24,7 +25,8 @@ enum status json_parse(const char *text, size_t len, const char *what, cJSON **o
     FAIL_IF(len == 0, STATUS_INVALID, "%s: is empty, expected JSON", what);
     size_t at = end ? (size_t)(end - text) : 0;
     if (!value) return parse_error(text, at < len ? at : len, what, e);
-    while (at < len && (text[at] == ' ' || text[at] == '\n' || text[at] == '\r' || text[at] == '\t' || !text[at])) {
+    while (at < len && (text[at] == ' ' || text[at] == '\n' || text[at] == '\r' ||
+                        text[at] == '\t' || !text[at])) {
         at++;
     }
     if (at < len) {
@@ -83,7 +85,8 @@ enum status json_get_i64(const cJSON *object, const char *key, int64_t *out, str
 enum status json_get_f64(const cJSON *object, const char *key, double *out, struct err *e) {
     const cJSON *const item = json_member(object, key);
     if (!item || cJSON_IsNull(item)) return STATUS_OK;
-    if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble)) return wrong_type(key, "a number", e);
+    if (!cJSON_IsNumber(item) || !isfinite(item->valuedouble))
+        return wrong_type(key, "a number", e);
     *out = item->valuedouble;
     return STATUS_OK;
 }

@@ -9,7 +9,8 @@
 #include "base/err.h"
 
 static _Noreturn void out_of_host_memory(size_t count, size_t size) {
-    fprintf(stderr, "plimsoll: the host has no memory left (%zu x %zu bytes were asked for)\n", count, size);
+    fprintf(stderr, "plimsoll: the host has no memory left (%zu x %zu bytes were asked for)\n",
+            count, size);
     _Exit(MEM_EXIT_CODE);
 }
 

@@ -132,7 +132,8 @@ enum status str_to_i64(const char *text, const char *what, int64_t *out, struct 
     errno = 0;
     const long long value = strtoll(text, &end, 10);
     if (end == text || *end || errno) {
-        return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a whole number", what, text);
+        return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a whole number", what,
+                             text);
     }
     *out = value;
     return STATUS_OK;
@@ -143,7 +144,8 @@ enum status str_to_f64(const char *text, const char *what, double *out, struct e
     errno = 0;
     const double value = strtod(text, &end);
     if (end == text || *end || !isfinite(value)) {
-        return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a finite number", what, text);
+        return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a finite number", what,
+                             text);
     }
     *out = value;
     return STATUS_OK;
@@ -154,9 +156,9 @@ enum status str_to_bytes(const char *text, const char *what, int64_t *out, struc
         const char *suffix;
         double factor;
     } UNITS[] = {
-        {"", 1},        {"b", 1},          {"k", 1024.0},      {"kib", 1024.0},    {"kb", 1e3},
-        {"m", 0x1p20},  {"mib", 0x1p20},   {"mb", 1e6},        {"g", 0x1p30},      {"gib", 0x1p30},
-        {"gb", 1e9},    {"t", 0x1p40},     {"tib", 0x1p40},    {"tb", 1e12},
+        {"", 1},       {"b", 1},        {"k", 1024.0},   {"kib", 1024.0}, {"kb", 1e3},
+        {"m", 0x1p20}, {"mib", 0x1p20}, {"mb", 1e6},     {"g", 0x1p30},   {"gib", 0x1p30},
+        {"gb", 1e9},   {"t", 0x1p40},   {"tib", 0x1p40}, {"tb", 1e12},
     };
     char *end = NULL;
     const double value = strtod(text, &end);
@@ -170,7 +172,8 @@ enum status str_to_bytes(const char *text, const char *what, int64_t *out, struc
         *out = (int64_t)bytes;
         return STATUS_OK;
     }
-    return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a size such as 24GiB or 900MB", what, text);
+    return err_set_param(e, STATUS_INVALID, what, "%s: \"%s\" is not a size such as 24GiB or 900MB",
+                         what, text);
 }
 
 const char *str_bytes(int64_t bytes, char buffer[24]) {

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 
 enum { SPEC_FILE_MAX = 16 << 20, SPEC_STRINGS_MAX = 4096, SPEC_STRING_MAX = 1 << 16 };
@@ -96,6 +97,8 @@ static const struct spec_key KEYS[] = {
     KEY_INT("max_steps", max_steps, "0", 0, STEPS_MAX,
             "Number of updates; 0 means by num_train_epochs."),
     KEY_INT("seed", seed, "42", 0, 2147483647, "Start of all random numbers."),
+    KEY_INT("created_at", created_at, "0", 0, WHOLE_MAX,
+            "Unix time that chat templates take for now; 0: when the spec file was written."),
     KEY_BOOL("gradient_checkpointing", gradient_checkpointing, "false",
              "Compute activations again in the backward pass: less memory, more time."),
     KEY_BOOL("bf16", bf16, "false", "Matrix products in bfloat16."),
@@ -408,9 +411,10 @@ enum status spec_load(struct spec *spec, const char *path, struct err *e) {
     *spec = (struct spec){0};
     cJSON *object = NULL;
     TRY(json_read_file(path, SPEC_FILE_MAX, &object, e));
-    const enum status status = spec_parse(spec, object, e);
+    enum status status = spec_parse(spec, object, e);
     cJSON_Delete(object);
-    return status == STATUS_OK ? status : err_prefix(e, "%s", path);
+    if (status != STATUS_OK) return err_prefix(e, "%s", path);
+    return spec->created_at ? STATUS_OK : file_modified(path, &spec->created_at, e);
 }
 
 static cJSON *value_to_json(const struct spec *spec, const struct spec_key *key) {

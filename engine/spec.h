@@ -55,6 +55,7 @@ struct spec {
     double num_train_epochs;
     int64_t max_steps; /* 0: by epochs */
     int64_t seed;
+    int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
     bool gradient_checkpointing, bf16;
     int64_t eval_steps, save_steps, save_total_limit; /* 0: only at the end / keep all */
     int64_t loss_chunk_rows;

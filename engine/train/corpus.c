@@ -51,7 +51,8 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
                                       .max_length = spec->data.max_length,
                                       .tokenizer = c->tokenizer,
                                       .chat_template = c->chat_template,
-                                      .vocab = config->vocab_size};
+                                      .vocab = config->vocab_size,
+                                      .now_unix_s = spec->created_at};
     TRY(dataset_load(&c->train, spec->data.train_files.items, spec->data.train_files.count,
                      &options, e));
     c->train_options = corpus_batch_options(spec, padding_id(config), false);

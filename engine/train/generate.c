@@ -71,7 +71,8 @@ static enum status render_prompt(const struct speaker *s, const char *prompt, st
     json_append(&names_text, names);
     const struct template_inputs inputs = {.messages_json = str_text(&messages_text),
                                            .variables_json = str_text(&names_text),
-                                           .add_generation_prompt = true};
+                                           .add_generation_prompt = true,
+                                           .now_unix_s = s->now_unix_s};
     const enum status status = chat_template_render(s->chat_template, &inputs, out, e);
     str_release(&messages_text);
     str_release(&names_text);

@@ -25,6 +25,7 @@ struct speaker {
     struct model *model;
     const struct tokenizer *tokenizer;
     const struct chat_template *chat_template;
+    int64_t now_unix_s; /* what the template takes for now */
 };
 enum status generate_answer(const struct speaker *speaker, const char *prompt,
                             const struct generate_options *options, struct str *out, struct err *e);

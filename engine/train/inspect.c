@@ -1,6 +1,7 @@
 /* inspect.c - describing a model folder, and letting it speak. */
 #include "engine/train/inspect.h"
 
+#include "base/file.h"
 #include "engine/model/weights.h"
 #include "engine/train/generate.h"
 #include "engine/train/session.h"
@@ -62,8 +63,10 @@ static enum status answer(struct session *s, const char *folder, const char *pro
         err_clear(e);
         status = STATUS_OK;
     }
-    const struct speaker speaker = {
-        .model = &s->model, .tokenizer = tokenizer, .chat_template = chat_template};
+    const struct speaker speaker = {.model = &s->model,
+                                    .tokenizer = tokenizer,
+                                    .chat_template = chat_template,
+                                    .now_unix_s = clock_unix_ms() / 1000};
     const struct generate_options options = {.tokens_max = ANSWER_TOKENS_MAX,
                                              .length_max = ANSWER_LENGTH_MAX};
     if (status == STATUS_OK) status = generate_answer(&speaker, prompt, &options, text, e);

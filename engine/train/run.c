@@ -201,7 +201,8 @@ static enum status evaluate(struct run *r, struct err *e) {
 static enum status say_samples(struct run *r, struct err *e) {
     const struct speaker speaker = {.model = &r->session.model,
                                     .tokenizer = r->corpus.tokenizer,
-                                    .chat_template = r->corpus.chat_template};
+                                    .chat_template = r->corpus.chat_template,
+                                    .now_unix_s = r->spec.created_at};
     const struct generate_options options = {.tokens_max = r->spec.sample_max_tokens,
                                              .length_max = r->spec.data.max_length};
     for (int64_t i = 0; i < r->spec.sample_prompts.count; i++) {
