@@ -75,14 +75,11 @@ static uint64_t generation_of(struct sse_hub *hub) {
 
 enum woken { WOKEN_NEWS, WOKEN_PING, WOKEN_STOP };
 
-static enum woken wait_for_news(struct sse_hub *hub, uint64_t seen) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += SSE_PING_MS / 1000;
+static enum woken wait_for_news(struct sse_hub *hub, uint64_t seen, const struct timespec *until) {
     pthread_mutex_lock(&hub->mutex);
     int code = 0;
     while (!hub->stopping && hub->generation == seen && code == 0) {
-        code = pthread_cond_timedwait(&hub->changed, &hub->mutex, &until);
+        code = pthread_cond_timedwait(&hub->changed, &hub->mutex, until);
     }
     enum woken woken = hub->generation != seen ? WOKEN_NEWS : WOKEN_PING;
     if (hub->stopping) woken = WOKEN_STOP;
@@ -133,8 +130,12 @@ static enum status read_on(struct stream *s, struct err *e) {
     return status;
 }
 
-/* Makes more to send; false when the stream must end. */
+/* Makes more to send; false when the stream must end. News of other jobs wake this stream, too; its
+ * ping must not wait any longer for them. */
 static bool fill(struct stream *s) {
+    struct timespec ping;
+    clock_gettime(CLOCK_MONOTONIC, &ping);
+    ping.tv_sec += SSE_PING_MS / 1000;
     while (s->pending.len == 0) {
         if (s->ended) return false;
         const uint64_t seen = generation_of(s->hub);
@@ -142,7 +143,7 @@ static bool fill(struct stream *s) {
         if (read_on(s, &error) != STATUS_OK)
             return false; /* the reader comes back and asks again */
         if (s->pending.len) return true;
-        const enum woken woken = wait_for_news(s->hub, seen);
+        const enum woken woken = wait_for_news(s->hub, seen, &ping);
         if (woken == WOKEN_STOP) return false;
         if (woken == WOKEN_PING) str_append(&s->pending, ": ping\n\n");
     }
