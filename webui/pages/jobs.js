@@ -14,7 +14,8 @@ import { usePolling } from "../lib/polling.js";
 const EVERY_MS = 2_000;
 const PAGE_SIZE = 50;
 
-export const jobName = (job) => job.suffix ?? job.plimsoll?.suffix ?? job.id;
+// Jobs without a name are told apart by the end of their id, which the page shows in full elsewhere.
+export const jobName = (job) => job.suffix ?? job.plimsoll?.suffix ?? `Job ${job.id.slice(-6)}`;
 export const modelName = (model) => String(model ?? "").replace(/\/+$/, "").split("/").pop();
 
 function Empty() {
