@@ -199,9 +199,6 @@ static void say_ready(const struct cli *cli, const struct server *v) {
 }
 
 int cli_serve(const struct cli *cli) {
-    /* Ranks inherit this: threads that wait for each other sleep instead of spinning. Spinning is a little faster on
-     * an idle machine and several times slower on one whose cores also serve a page, a browser or another job. */
-    setenv("OMP_WAIT_POLICY", "passive", 0);
     struct server v = {0};
     struct err error = {0};
     enum status status = read_settings(cli, &v.settings, &error);

@@ -30,7 +30,7 @@ enum verdict verdict_of(enum outcome outcome, const char *wish, int64_t crashes)
     if (wish && strcmp(wish, "cancel") == 0) return VERDICT_CANCEL;
     if (outcome == OUTCOME_FAILED) return VERDICT_FAIL;
     if (wish && strcmp(wish, "pause") == 0) return VERDICT_PAUSE;
-    if (outcome == OUTCOME_CRASHED && crashes > CRASHES_MAX) return VERDICT_FAIL;
+    if (crashes > CRASHES_MAX) return VERDICT_FAIL;
     return VERDICT_RESTART;
 }
 

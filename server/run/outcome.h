@@ -21,7 +21,8 @@ enum outcome outcome_of(const cJSON *event, struct process_end end);
 
 /* What the supervisor does then. `wish` is the user's (NULL | "cancel" | "pause"). */
 enum verdict { VERDICT_SUCCEED, VERDICT_FAIL, VERDICT_CANCEL, VERDICT_PAUSE, VERDICT_RESTART };
-/* `crashes` counts the crashes in a row without progress, this one included. */
+/* `crashes` counts the ends in a row that nobody wished for and that made no progress, this one
+ * included. */
 enum { CRASHES_MAX = 3 };
 enum verdict verdict_of(enum outcome outcome, const char *wish, int64_t crashes);
 

@@ -66,13 +66,32 @@ static void prepare_attributes(posix_spawnattr_t *attributes) {
                              POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 }
 
+/* Our environment for the engine, which adds this: threads that wait for each other sleep instead
+ * of spinning. Spinning is a little faster on an idle machine and several times slower on one whose
+ * cores also serve a page, a browser or another job. What the user has set stays. Caller frees. */
+static char **engine_environment(void) {
+    static const char name[] = "OMP_WAIT_POLICY=";
+    static char passive[] = "OMP_WAIT_POLICY=passive";
+    size_t count = 0;
+    bool set = false;
+    for (; environ[count]; count++) {
+        set |= str_starts_with(environ[count], name);
+    }
+    char **list = mem_new(count + 2, sizeof *list);
+    memcpy(list, environ, count * sizeof *list);
+    if (!set) list[count] = passive;
+    return list;
+}
+
 static enum status spawn(const char *const *argv, posix_spawn_file_actions_t *actions, pid_t *pid,
                          struct err *e) {
     posix_spawnattr_t attributes;
     prepare_attributes(&attributes);
     posix_spawn_file_actions_addclosefrom_np(actions, 3);
-    const int code =
-        posix_spawn(pid, argv[0], actions, &attributes, (char *const *)(uintptr_t)argv, environ);
+    char **environment = engine_environment();
+    const int code = posix_spawn(pid, argv[0], actions, &attributes, (char *const *)(uintptr_t)argv,
+                                 environment);
+    mem_free(environment);
     posix_spawnattr_destroy(&attributes);
     FAIL_IF(code != 0, code == ENOENT ? STATUS_NOT_FOUND : STATUS_IO, "cannot start %s: %s",
             argv[0], strerror(code));

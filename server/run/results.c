@@ -120,3 +120,17 @@ void results_log_tail(const char *path, size_t bytes_max, struct str *out) {
     }
     mem_free(chunk);
 }
+
+void results_log_bound(const char *path, int64_t bytes_max) {
+    int64_t bytes = 0;
+    struct err ignored = {0};
+    if (file_size(path, &bytes, &ignored) != STATUS_OK || bytes <= bytes_max) return;
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    if (fd < 0) return;
+    char *note = str_format("(%lld bytes of log were dropped here)\n", (long long)bytes);
+    if (ftruncate(fd, 0) == 0 && write(fd, note, strlen(note)) < 0) {
+        /* A full disk: the note is lost, the space is not. */
+    }
+    close(fd);
+    mem_free(note);
+}

@@ -19,4 +19,8 @@ enum status results_write(struct store *store, const struct job_row *job, char *
  * is no file. */
 void results_log_tail(const char *path, size_t bytes_max, struct str *out);
 
+/* Empties a log that has grown beyond `bytes_max` and notes in it how much was dropped. Its writer
+ * appends, so it goes on at the new end. */
+void results_log_bound(const char *path, int64_t bytes_max);
+
 #endif

@@ -31,7 +31,7 @@ enum { TICK_ACTIVE_MS = 100, TICK_IDLE_MS = 1000, TICK_TROUBLE_MS = 2000 };
 /* After SIGTERM a rank writes a checkpoint, which for a large model takes a while; a cancel does
  * not need it. */
 enum { GRACE_CANCEL_MS = 10000, GRACE_PAUSE_MS = 300000, GRACE_SHUTDOWN_MS = 60000 };
-enum { LOG_TAIL_BYTES = 1500, DISK_FULL_BYTES = 1 << 20 };
+enum { LOG_TAIL_BYTES = 1500, LOG_BYTES_MAX = 64 << 20, DISK_FULL_BYTES = 1 << 20 };
 
 /* The job that is being planned or run. */
 struct active {
@@ -280,7 +280,8 @@ static enum status judge(struct supervisor *s, const cJSON *event, struct proces
                          struct err *e) {
     struct active *const a = &s->active;
     const enum outcome outcome = outcome_of(event, end);
-    if (outcome == OUTCOME_CRASHED) count_crash(&a->job);
+    const bool unwished = outcome == OUTCOME_STOPPED && !a->job.wish;
+    if (outcome == OUTCOME_CRASHED || unwished) count_crash(&a->job);
     switch (verdict_of(outcome, a->job.wish, a->job.crashes)) {
     case VERDICT_SUCCEED: return succeed(s, e);
     case VERDICT_CANCEL: return settle(s, &a->job, "cancelled", "info", "Cancelled", e);
@@ -315,6 +316,13 @@ static enum status follow_all(struct supervisor *s, struct err *e) {
         if (count) s->config.news(s->config.context);
     } while (count == FOLLOW_BATCH);
     return STATUS_OK;
+}
+
+static enum status follow_living(struct supervisor *s, struct err *e) {
+    char *log = rundir_log(s->active.run, 0);
+    results_log_bound(log, LOG_BYTES_MAX);
+    mem_free(log);
+    return follow_all(s, e);
 }
 
 /* Asks, waits, kills. */
@@ -369,7 +377,7 @@ static enum status advance(struct supervisor *s, struct err *e) {
     if (a->has_process) {
         TRY(fulfil_wish(s, e));
         const struct process_end end = process_poll(&a->rank);
-        if (end.state == PROCESS_RUNNING) return planning ? STATUS_OK : follow_all(s, e);
+        if (end.state == PROCESS_RUNNING) return planning ? STATUS_OK : follow_living(s, e);
         return process_ended(s, end, e);
     }
     if (s->stopping) return STATUS_OK;

@@ -12,8 +12,10 @@
 
 #include <cmocka.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "server/run/outcome.h"
+#include "server/run/results.h"
 #include "server/web/guard.h"
 #include "server/web/http.h"
 
@@ -122,8 +124,28 @@ static void test_verdict_crashes_are_bounded_and_wishes_win(void **state) {
     assert_int_equal(verdict_of(OUTCOME_FAILED, "pause", 0), VERDICT_FAIL);
     assert_int_equal(verdict_of(OUTCOME_FAILED, NULL, 0), VERDICT_FAIL);
     assert_int_equal(verdict_of(OUTCOME_STOPPED, NULL, 0), VERDICT_RESTART);
+    assert_int_equal(verdict_of(OUTCOME_STOPPED, NULL, CRASHES_MAX + 1), VERDICT_FAIL);
     assert_int_equal(verdict_of(OUTCOME_CRASHED, NULL, CRASHES_MAX), VERDICT_RESTART);
     assert_int_equal(verdict_of(OUTCOME_CRASHED, NULL, CRASHES_MAX + 1), VERDICT_FAIL);
+}
+
+static void test_log_flood_is_bounded_and_readable(void **state) {
+    (void)state;
+    char id[64];
+    store_new_id(id, "/tmp/test-log-");
+    const char text[] = "first\nprogress 1\rprogress 2\rprogress 3\n<b>\x1b[31m\xff\n";
+    struct err e = {0};
+    struct str tail = {0};
+    assert_int_equal(file_write_atomic(id, text, sizeof text - 1, &e), STATUS_OK);
+    results_log_bound(id, 1000);
+    results_log_tail(id, 1000, &tail);
+    assert_string_equal(str_text(&tail), "first\nprogress 3\n<b>[31m\xEF\xBF\xBD\n");
+    str_clear(&tail);
+    results_log_bound(id, 10);
+    results_log_tail(id, 1000, &tail);
+    assert_non_null(strstr(str_text(&tail), "bytes of log were dropped"));
+    str_release(&tail);
+    assert_int_equal(file_remove_all(id, &e), STATUS_OK);
 }
 
 int main(void) {
@@ -133,6 +155,7 @@ int main(void) {
         cmocka_unit_test(test_key_only_the_right_one_fits),
         cmocka_unit_test(test_decode_malformed_escape_is_refused),
         cmocka_unit_test(test_outcome_event_is_believed_before_exit_code),
+        cmocka_unit_test(test_log_flood_is_bounded_and_readable),
         cmocka_unit_test(test_verdict_crashes_are_bounded_and_wishes_win),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
