@@ -88,6 +88,7 @@ export async function startServer({ data, args = [], port = 0 }) {
     const gone = new Promise((resolve) => child.on("exit", (code, signal) => resolve({ code, signal })));
     let end = null;
     gone.then((how) => (end = how));
+    process.once("exit", () => end || child.kill("SIGKILL")); // a test that dies takes its server along
     await until("the server to be ready or to end", START_MS, () => end || /ready on (\S+)/.test(text));
     const url = /ready on (\S+)/.exec(text)?.[1] ?? null;
     return {
