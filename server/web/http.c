@@ -29,7 +29,7 @@ enum {
     STREAM_BLOCK = 32768
 };
 /* A refused upload up to this size is read to its end, so that every client sees the reason. */
-enum { DRAIN_MAX = 64 << 20, ANSWER_AT_ONCE_BYTES = 1 << 20 };
+enum { DRAIN_MAX = 64 << 20 };
 
 struct http {
     struct MHD_Daemon *daemon;
@@ -130,8 +130,9 @@ static enum MHD_Result headers_complete(struct exchange *x) {
         .bytes = announced_bytes(q),
     };
     if (exchange_check(x, &headers) == STATUS_OK) return MHD_YES;
+    /* A client that has begun to send may see the closed connection before the answer. */
     const bool waits = http_header(q, "Expect") != NULL;
-    if (waits || headers.bytes > ANSWER_AT_ONCE_BYTES) return answer_error(x);
+    if (waits || headers.bytes > DRAIN_MAX) return answer_error(x);
     return MHD_YES;
 }
 
