@@ -8,7 +8,7 @@ import { spawnSync } from 'node:child_process';
 import { existsSync, readFileSync, readdirSync, rmSync } from 'node:fs';
 import { availableParallelism } from 'node:os';
 import { join } from 'node:path';
-import { ROOT } from './harness.mjs';
+import { ROOT } from './support.mjs';
 
 function timed(command, args) {
     const start = process.hrtime.bigint();

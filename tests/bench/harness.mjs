@@ -10,9 +10,9 @@ import { availableParallelism, totalmem } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeReport } from './report.mjs';
+import { ROOT } from './support.mjs';
 
 const HERE = dirname(fileURLToPath(import.meta.url));
-export const ROOT = join(HERE, '..', '..');
 
 function commit() {
     try {

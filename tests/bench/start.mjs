@@ -9,8 +9,7 @@ import { createServer } from 'node:net';
 import { readFileSync, rmSync } from 'node:fs';
 import { once } from 'node:events';
 import { join } from 'node:path';
-import { median } from './cpu.mjs';
-import { ROOT } from './harness.mjs';
+import { ROOT, median } from './support.mjs';
 
 const RUNS = 5;
 const WAIT_LIMIT_MS = 60_000;
