@@ -4,8 +4,11 @@ import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { fileURLToPath } from "node:url";
 
-const ROOT = join(import.meta.dirname, "..", "..");
+// Node 18, which Debian 12 and Ubuntu 24.04 bring, has no import.meta.dirname.
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const ROOT = join(HERE, "..", "..");
 const BUILD = process.env.PLIMSOLL_BUILD ?? join(ROOT, "build");
 export const ENGINE = join(BUILD, "plimsoll-engine");
 export const MODEL = join(process.env.PLIMSOLL_TEST_MODELS ?? join(ROOT, "examples", "models"), "harbour-1m");

