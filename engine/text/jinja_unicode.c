@@ -1,9 +1,7 @@
-/* jinja_unicode.c - Python's view of characters, from utf8proc's tables. Full case mappings that
+/* jinja_unicode.c - Python's view of characters, on top of unicode.h. Full case mappings that
  * are not one to one are listed here for the letters that occur in the languages people train on;
  * utf8proc knows only the simple ones. */
 #include "engine/text/jinja_unicode.h"
-
-#include <utf8proc.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -13,38 +11,6 @@ bool python_is_space(uint32_t code) {
     return unicode_is_space(code) || (code >= 0x1C && code <= 0x1F);
 }
 
-static utf8proc_category_t category(uint32_t code) {
-    return utf8proc_category((utf8proc_int32_t)code);
-}
-
-bool unicode_is_printable(uint32_t code) {
-    if (code < 0x7F) return code >= 0x20;
-    switch (category(code)) {
-    case UTF8PROC_CATEGORY_CC:
-    case UTF8PROC_CATEGORY_CF:
-    case UTF8PROC_CATEGORY_CS:
-    case UTF8PROC_CATEGORY_CO:
-    case UTF8PROC_CATEGORY_CN:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
-    }
-}
-
-bool unicode_is_upper(uint32_t code) {
-    return utf8proc_isupper((utf8proc_int32_t)code) && category(code) != UTF8PROC_CATEGORY_LT;
-}
-
-bool unicode_is_lower(uint32_t code) {
-    return utf8proc_islower((utf8proc_int32_t)code);
-}
-
-bool unicode_is_alpha(uint32_t code) {
-    const utf8proc_category_t c = category(code);
-    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
-}
-
 bool unicode_is_digit(uint32_t code) {
     static const uint32_t SUPERSCRIPTS[] = {0xB2, 0xB3, 0xB9};
     for (size_t i = 0; i < COUNT_OF(SUPERSCRIPTS); i++) {
@@ -52,7 +18,7 @@ bool unicode_is_digit(uint32_t code) {
     }
     if (code == 0x2070 || (code >= 0x2074 && code <= 0x2079) || (code >= 0x2080 && code <= 0x2089))
         return true;
-    return category(code) == UTF8PROC_CATEGORY_ND;
+    return unicode_is_decimal(code);
 }
 
 /* Letters whose upper case is several letters (Unicode SpecialCasing.txt); the title form differs
@@ -81,7 +47,7 @@ void unicode_append_upper(struct str *out, uint32_t code) {
             return;
         }
     }
-    str_append_utf8(out, (uint32_t)utf8proc_toupper((utf8proc_int32_t)code));
+    str_append_utf8(out, unicode_simple_upper(code));
 }
 
 void unicode_append_title(struct str *out, uint32_t code) {
@@ -91,7 +57,7 @@ void unicode_append_title(struct str *out, uint32_t code) {
             return;
         }
     }
-    str_append_utf8(out, (uint32_t)utf8proc_totitle((utf8proc_int32_t)code));
+    str_append_utf8(out, unicode_simple_title(code));
 }
 
 size_t utf8_count(const char *text, size_t len) {

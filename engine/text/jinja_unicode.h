@@ -9,14 +9,10 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "engine/text/unicode.h"
 
 /* Python's str.isspace: Unicode white space and U+001C..U+001F. */
 bool python_is_space(uint32_t code);
-/* Python's str.isprintable of one character. */
-bool unicode_is_printable(uint32_t code);
-bool unicode_is_upper(uint32_t code);
-bool unicode_is_lower(uint32_t code);
-bool unicode_is_alpha(uint32_t code);
 bool unicode_is_digit(
     uint32_t code); /* decimal digits and superscripts, as str.isdigit; not fractions */
 

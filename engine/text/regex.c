@@ -316,13 +316,12 @@ void regex_state_free(struct regex_state *s) {
 }
 
 enum status regex_find(const struct regex *r, struct regex_state *s, const char *text, size_t len,
-                       size_t from, size_t *match_from, size_t *match_to, bool *found,
-                       struct err *e) {
+                       size_t from, struct regex_match *match, struct err *e) {
     const size_t steps = STEPS_MIN + STEPS_PER_BYTE * len;
     pcre2_set_match_limit(s->context, steps < UINT32_MAX ? (uint32_t)steps : UINT32_MAX);
     const int rc =
         pcre2_match(r->code, (PCRE2_SPTR)text, len, from, PCRE2_NO_UTF_CHECK, s->data, s->context);
-    *found = rc >= 0;
+    *match = (struct regex_match){.found = rc >= 0};
     if (rc == PCRE2_ERROR_NOMATCH) return STATUS_OK;
     if (rc < 0) {
         PCRE2_UCHAR reason[200] = {0};
@@ -332,7 +331,7 @@ enum status regex_find(const struct regex *r, struct regex_state *s, const char 
                        (char *)reason);
     }
     const size_t *const pair = pcre2_get_ovector_pointer(s->data);
-    *match_from = pair[0];
-    *match_to = pair[1];
+    match->from = pair[0];
+    match->to = pair[1];
     return STATUS_OK;
 }

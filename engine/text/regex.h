@@ -22,11 +22,14 @@ void regex_free(struct regex *r);
 struct regex_state *regex_state_new(void);
 void regex_state_free(struct regex_state *s);
 
+struct regex_match {
+    bool found;
+    size_t from, to;
+};
 /* Finds the first match at or after `from` in valid UTF-8; look-behind sees the text before `from`.
- * *found says whether there is one. A pattern that needs more than a bounded number of steps on
+ * A pattern that needs more than a bounded number of steps on
  * this text is STATUS_INVALID. */
 enum status regex_find(const struct regex *r, struct regex_state *s, const char *text, size_t len,
-                       size_t from, size_t *match_from, size_t *match_to, bool *found,
-                       struct err *e);
+                       size_t from, struct regex_match *match, struct err *e);
 
 #endif

@@ -107,15 +107,14 @@ static struct view view_part(const struct view *v, size_t from, size_t to) {
 static enum status encode_normalized(const struct tokenizer *t, struct scratch *s,
                                      const struct view *v, enum special_mode mode,
                                      struct sink *sink, struct err *e) {
-    size_t done = 0, at = 0;
-    struct added_match match;
-    while (added_next(t, &t->normalized, v->text, v->len, at, done, mode, &match)) {
+    size_t done = 0;
+    struct added_match match = {0};
+    while (added_next(t, &t->normalized, v->text, v->len, mode, &match)) {
         const struct view plain = view_part(v, done, match.text.from);
         if (plain.len > 0) TRY(encode_plain(t, s, &plain, sink, e));
         sink_add(sink, t->added[match.index].id,
                  match.text.to > 0 ? view_end(v, match.text.to - 1) : v->base);
         done = match.text.to;
-        at = match.resume;
     }
     const struct view rest = view_part(v, done, v->len);
     return rest.len > 0 ? encode_plain(t, s, &rest, sink, e) : STATUS_OK;
@@ -134,13 +133,11 @@ static enum status encode_raw(const struct tokenizer *t, struct scratch *s, cons
                               size_t len, enum special_mode mode, struct sink *sink,
                               struct err *e) {
     uint32_t done = 0;
-    size_t at = 0;
-    struct added_match match;
-    while (added_next(t, &t->raw, text, len, at, done, mode, &match)) {
+    struct added_match match = {0};
+    while (added_next(t, &t->raw, text, len, mode, &match)) {
         TRY(encode_between(t, s, text, (struct span){done, match.text.from}, mode, sink, e));
         sink_add(sink, t->added[match.index].id, match.text.to);
         done = match.text.to;
-        at = match.resume;
     }
     return encode_between(t, s, text, (struct span){done, (uint32_t)len}, mode, sink, e);
 }
@@ -200,9 +197,8 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
 static int64_t count_in(const struct tokenizer *t, const struct trie *trie, const char *text,
                         size_t len) {
     int64_t count = 0;
-    struct added_match match;
-    for (size_t at = 0; added_next(t, trie, text, len, at, at, SPECIAL_PARSE, &match);
-         at = match.resume) {
+    struct added_match match = {0};
+    while (added_next(t, trie, text, len, SPECIAL_PARSE, &match)) {
         count += t->added[match.index].special;
     }
     return count;

@@ -111,9 +111,10 @@ static void stretch(const struct added_token *token, const char *text, size_t le
 }
 
 bool added_next(const struct tokenizer *t, const struct trie *trie, const char *text, size_t len,
-                size_t from, size_t taken, enum special_mode mode, struct added_match *match) {
+                enum special_mode mode, struct added_match *match) {
+    const size_t taken = match->text.to;
     if (trie->node_count == 0) return false;
-    for (size_t at = from; at < len;) {
+    for (size_t at = match->resume; at < len;) {
         size_t to = 0;
         const bool maybe = trie->first[(unsigned char)text[at]];
         const int32_t index = maybe ? longest_at(trie, text, len, at, &to) : -1;

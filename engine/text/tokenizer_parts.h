@@ -289,15 +289,15 @@ enum status pre_tokenize(const struct tokenizer *t, struct scratch *s, const str
 void bpe_encode(const struct tokenizer *t, struct scratch *s, const struct view *v,
                 struct span piece, struct sink *sink);
 
-/* The next added token at or after `from`: *match is its text, *plain_to where the plain text
- * before it ends and *resume where the search goes on. False: none left. */
+/* A walk over the added tokens of a text: starts zeroed, and each call moves it to the next one.
+ * False: none left. */
 struct added_match {
-    int32_t index; /* into t->added */
-    struct span text;
-    size_t resume;
+    int32_t index;    /* into t->added */
+    struct span text; /* what it takes of the text, white space that it swallows included */
+    size_t resume;    /* where the search goes on */
 };
 bool added_next(const struct tokenizer *t, const struct trie *trie, const char *text, size_t len,
-                size_t from, size_t taken, enum special_mode mode, struct added_match *match);
+                enum special_mode mode, struct added_match *match);
 
 /* The byte alphabet of byte-level tokenizers: the code point of a byte, and the byte of a code
  * point or -1. */

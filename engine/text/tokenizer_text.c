@@ -74,17 +74,16 @@ enum status pattern_find(const struct pattern *p, struct regex_state *state, con
         return STATUS_OK;
     }
     for (*found = false; from < v->len;) {
-        size_t a = 0, b = 0;
-        bool any = false;
-        TRY(regex_find(p->regex, state, v->text, v->len, from, &a, &b, &any, e));
-        if (!any) return STATUS_OK;
-        if (b > a) {
-            *match = (struct span){(uint32_t)a, (uint32_t)b};
+        struct regex_match m = {0};
+        TRY(regex_find(p->regex, state, v->text, v->len, from, &m, e));
+        if (!m.found) return STATUS_OK;
+        if (m.to > m.from) {
+            *match = (struct span){(uint32_t)m.from, (uint32_t)m.to};
             *found = true;
             return STATUS_OK;
         }
         /* An empty match splits nothing; go on behind the next character. */
-        for (from = a + 1; from < v->len && ((unsigned char)v->text[from] & 0xC0) == 0x80;) {
+        for (from = m.from + 1; from < v->len && ((unsigned char)v->text[from] & 0xC0) == 0x80;) {
             from++;
         }
     }

@@ -53,6 +53,50 @@ bool unicode_is_word(uint32_t code) {
     }
 }
 
+static utf8proc_category_t category(uint32_t code) {
+    return utf8proc_category((utf8proc_int32_t)code);
+}
+
+bool unicode_is_printable(uint32_t code) {
+    if (code < 0x7F) return code >= 0x20;
+    switch (category(code)) {
+    case UTF8PROC_CATEGORY_CC:
+    case UTF8PROC_CATEGORY_CF:
+    case UTF8PROC_CATEGORY_CS:
+    case UTF8PROC_CATEGORY_CO:
+    case UTF8PROC_CATEGORY_CN:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+    case UTF8PROC_CATEGORY_ZS: return false;
+    default: return true;
+    }
+}
+
+bool unicode_is_upper(uint32_t code) {
+    return utf8proc_isupper((utf8proc_int32_t)code) && category(code) != UTF8PROC_CATEGORY_LT;
+}
+
+bool unicode_is_lower(uint32_t code) {
+    return utf8proc_islower((utf8proc_int32_t)code);
+}
+
+bool unicode_is_alpha(uint32_t code) {
+    const utf8proc_category_t c = category(code);
+    return c >= UTF8PROC_CATEGORY_LU && c <= UTF8PROC_CATEGORY_LO;
+}
+
+bool unicode_is_decimal(uint32_t code) {
+    return category(code) == UTF8PROC_CATEGORY_ND;
+}
+
+uint32_t unicode_simple_upper(uint32_t code) {
+    return (uint32_t)utf8proc_toupper((utf8proc_int32_t)code);
+}
+
+uint32_t unicode_simple_title(uint32_t code) {
+    return (uint32_t)utf8proc_totitle((utf8proc_int32_t)code);
+}
+
 uint32_t unicode_before(const char *text, size_t at, size_t *start) {
     size_t from = at - 1;
     while (from > 0 && ((unsigned char)text[from] & 0xC0) == 0x80) {

@@ -22,6 +22,17 @@ bool unicode_is_punctuation(uint32_t code);
 /* What \w means there: Alphabetic, marks, decimal digits, connector punctuation, join controls. */
 bool unicode_is_word(uint32_t code);
 
+/* What Python's str methods of the same names say of one character. */
+bool unicode_is_printable(uint32_t code);
+bool unicode_is_upper(uint32_t code);
+bool unicode_is_lower(uint32_t code);
+bool unicode_is_alpha(uint32_t code);
+/* General category Nd. */
+bool unicode_is_decimal(uint32_t code);
+/* The one letter in the other case; letters whose case mapping is longer stay as they are. */
+uint32_t unicode_simple_upper(uint32_t code);
+uint32_t unicode_simple_title(uint32_t code);
+
 /* The code point that ends right before text[at], at > 0, in valid UTF-8; *start becomes its
  * offset. */
 uint32_t unicode_before(const char *text, size_t at, size_t *start);

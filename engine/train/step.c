@@ -1,4 +1,6 @@
-/* step.c - a batch on the device, the decoder, the loss head, and back. */
+/* step.c - a batch on the device, the decoder, the loss head, and back.
+ *
+ * Losses come back to the host once a micro-batch; nothing in between waits for the device. */
 #include "engine/train/step.h"
 
 #include <math.h>

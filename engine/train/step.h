@@ -1,5 +1,7 @@
-/* step.h - one micro-batch through the model, with or without gradients. The planner, the trainer,
- * evaluation and the tests all go through here. */
+/* step.h - one micro-batch through the model, with or without gradients.
+ *
+ * The planner, the trainer, evaluation and the tests all go through here: there is no second way
+ * to run the model. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_STEP_H
 #define PLIMSOLL_ENGINE_TRAIN_STEP_H
 

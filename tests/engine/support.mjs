@@ -1,4 +1,6 @@
-// support.mjs - what the engine's end-to-end tests share: counting, run directories in a temporary folder, the real engine.
+// support.mjs - what the engine's end-to-end tests share: counting, run directories, the real engine.
+//
+// Every run directory lives in one temporary folder that finish() removes. The model is the sample model.
 import assert from "node:assert/strict";
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";

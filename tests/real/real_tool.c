@@ -1,5 +1,7 @@
-/* real_tool.c - questions of tests/real to the engine's libraries about a real model, answered as JSON: per-token losses, token
- * ids with masks, greedy continuations. A test tool, not part of the product: plimsoll-engine trains, this looks inside. */
+/* real_tool.c - questions of tests/real to the engine's libraries about a real model, answered as
+ * JSON: per-token losses, token ids with masks, greedy continuations.
+ *
+ * A test tool, not part of the product: plimsoll-engine trains, this looks inside. */
 #include <stdio.h>
 #include <string.h>
 

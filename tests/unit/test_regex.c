@@ -73,15 +73,14 @@ static char *pieces_of(const char *pattern, const char *text) {
     struct str out = {0};
     assert_int_equal(regex_open(&regex, pattern, &e), STATUS_OK);
     struct regex_state *const state = regex_state_new();
-    size_t at = 0, from = 0, to = 0;
-    bool found = true;
+    size_t at = 0;
+    struct regex_match m = {0};
     while (at < strlen(text)) {
-        assert_int_equal(regex_find(regex, state, text, strlen(text), at, &from, &to, &found, &e),
-                         STATUS_OK);
-        assert_true(found && from == at && to > at);
+        assert_int_equal(regex_find(regex, state, text, strlen(text), at, &m, &e), STATUS_OK);
+        assert_true(m.found && m.from == at && m.to > at);
         if (at > 0) str_append_char(&out, '|');
-        str_append_bytes(&out, text + from, to - from);
-        at = to;
+        str_append_bytes(&out, text + m.from, m.to - m.from);
+        at = m.to;
     }
     regex_state_free(state);
     regex_free(regex);
@@ -106,15 +105,13 @@ static void test_regex_families_split_as_published(void **state) {
 static bool matches_all(const char *pattern, const char *text) {
     struct regex *regex = NULL;
     struct err e = {0};
-    size_t from = 0, to = 0;
-    bool found = false;
+    struct regex_match m = {0};
     assert_int_equal(regex_open(&regex, pattern, &e), STATUS_OK);
     struct regex_state *const s = regex_state_new();
-    assert_int_equal(regex_find(regex, s, text, strlen(text), 0, &from, &to, &found, &e),
-                     STATUS_OK);
+    assert_int_equal(regex_find(regex, s, text, strlen(text), 0, &m, &e), STATUS_OK);
     regex_state_free(s);
     regex_free(regex);
-    return found && from == 0 && to == strlen(text);
+    return m.found && m.from == 0 && m.to == strlen(text);
 }
 
 static void test_regex_space_is_unicode_white_space(void **state) {
@@ -174,13 +171,11 @@ static void test_regex_exponential_pattern_gives_up(void **state) {
     (void)state;
     struct regex *regex = NULL;
     struct err e = {0};
-    size_t from = 0, to = 0;
-    bool found = false;
+    struct regex_match m = {0};
     const char *const text = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaac";
     assert_int_equal(regex_open(&regex, "(?:a|aa)+(?:b|\\s)", &e), STATUS_OK);
     struct regex_state *const s = regex_state_new();
-    assert_int_equal(regex_find(regex, s, text, strlen(text), 0, &from, &to, &found, &e),
-                     STATUS_INVALID);
+    assert_int_equal(regex_find(regex, s, text, strlen(text), 0, &m, &e), STATUS_INVALID);
     assert_non_null(strstr(e.text, "gave up"));
     regex_state_free(s);
     regex_free(regex);
