@@ -13,11 +13,14 @@ struct cpu_host {
     int threads;         /* omp_get_max_threads, so OMP_NUM_THREADS counts */
     bool avx2, avx512;   /* levels x86-64-v3 and v4 */
     bool amx_bf16;       /* tiles, and the system lets us use them */
+    bool avx512_bf16;    /* the dot product of bf16 pairs */
+    bool amd;            /* made by AMD: the same instructions run at other rates */
     int64_t total_bytes; /* physical memory, or the limit of our control group when that is less */
 };
 void cpu_host_read(struct cpu_host *host);
 
-/* A library that multiplies: both operands f32, or both bf16 when `bf16` is set. */
+/* A library that multiplies: both operands f32, or both bf16 when `bf16` is set. The bias is not
+ * its business: cpu_gemm adds it. */
 struct cpu_blas {
     const char *name;
     void (*close)(void *state);

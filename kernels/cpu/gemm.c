@@ -4,7 +4,8 @@
  * A library multiplies f32 by f32, or bf16 by bf16. Whatever is stored otherwise is converted block
  * by block in the device's workspace, so that any shape works in a fixed amount of memory and a
  * converted block is still in the cache when it is used. Sums over several blocks of k are
- * continued in C with beta = 1. */
+ * continued in C with beta = 1. The bias, which the libraries have no common way for, is one more
+ * parallel pass. */
 #include "kernels/cpu/cpu.h"
 
 /* A converted block of one operand: big enough that the library reaches its rate, small enough for
@@ -24,13 +25,18 @@ static int64_t min_i64(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* The part of the operand that covers outer [o, o+outer) and k [p, p+k), converted if it has to be.
- */
-static enum status take_block(struct device *device, const struct operand *x, int64_t o,
-                              int64_t outer, int64_t p, int64_t k, struct matrix *out,
-                              struct err *e) {
-    const int64_t row = x->outer_first ? o : p, column = x->outer_first ? p : o;
-    const int64_t rows = x->outer_first ? outer : k, cols = x->outer_first ? k : outer;
+/* A part of an operand: outer [outer, outer+outers), k [k, k+ks). */
+struct part {
+    int64_t outer, outers, k, ks;
+};
+
+/* This part of the operand, converted if it has to be. */
+static enum status take_block(struct device *device, const struct operand *x, struct part part,
+                              struct matrix *out, struct err *e) {
+    const int64_t row = x->outer_first ? part.outer : part.k,
+                  column = x->outer_first ? part.k : part.outer;
+    const int64_t rows = x->outer_first ? part.outers : part.ks,
+                  cols = x->outer_first ? part.ks : part.outers;
     *out = x->whole;
     out->data = (char *)x->whole.data + (row * x->whole.ld + column) * dtype_bytes(x->whole.dtype);
     if (!x->convert) return STATUS_OK;
@@ -67,12 +73,13 @@ static enum status multiply_blocks(struct device *device, const struct gemm_args
             struct gemm_args part = *args;
             part.n = min_i64(blocks->n, args->n - n);
             part.k = min_i64(blocks->k, args->k - k);
-            TRY(take_block(device, &blocks->b, n, part.n, k, part.k, &part.b, e));
+            const struct part of_b = {n, part.n, k, part.k};
+            TRY(take_block(device, &blocks->b, of_b, &part.b, e));
             part.beta = k == 0 ? args->beta : 1;
-            part.bias = k == 0 && args->bias ? args->bias + n : NULL;
             for (int64_t m = 0; m < args->m; m += blocks->m) {
                 part.m = min_i64(blocks->m, args->m - m);
-                TRY(take_block(device, &blocks->a, m, part.m, k, part.k, &part.a, e));
+                const struct part of_a = {m, part.m, k, part.k};
+                TRY(take_block(device, &blocks->a, of_a, &part.a, e));
                 part.c.data = (float *)args->c.data + m * args->c.ld + n;
                 TRY(state->blas.product(state->blas.state, &part, e));
             }
@@ -81,7 +88,7 @@ static enum status multiply_blocks(struct device *device, const struct gemm_args
     return STATUS_OK;
 }
 
-enum status cpu_gemm(struct device *device, const struct gemm_args *args, struct err *e) {
+static enum status multiply(struct device *device, const struct gemm_args *args, struct err *e) {
     struct cpu_state *state = device->state;
     const enum dtype dtype = device->gemm_bf16 ? DTYPE_BF16 : DTYPE_F32;
     struct blocks blocks = {
@@ -100,7 +107,7 @@ enum status cpu_gemm(struct device *device, const struct gemm_args *args, struct
     if (!blocks.a.convert && !blocks.b.convert)
         return state->blas.product(state->blas.state, args, e);
     FAIL_IF(!device->workspace, STATUS_INTERNAL,
-            "device_gemm: operands of mixed types need the workspace, and none was given");
+            "device_gemm: operands that must be converted need the workspace, and none was given");
     const int64_t block_bytes = min_i64(BLOCK_BYTES_MAX, device->workspace_bytes / 2);
     blocks.a.block = device->workspace;
     blocks.b.block = blocks.a.block + block_bytes;
@@ -108,4 +115,21 @@ enum status cpu_gemm(struct device *device, const struct gemm_args *args, struct
     split(&blocks.b, elements, &blocks.n, &blocks.k);
     split(&blocks.a, elements, &blocks.m, &blocks.k);
     return multiply_blocks(device, args, &blocks, e);
+}
+
+enum status cpu_gemm(struct device *device, const struct gemm_args *args, struct err *e) {
+    const struct cpu_state *state = device->state;
+    FAIL_IF(device->gemm_bf16 && !state->blas.bf16, STATUS_UNSUPPORTED,
+            "%s does not multiply bf16 on this processor; set bf16 to false", state->blas.detail);
+    TRY(multiply(device, args, e));
+    if (!args->bias) return STATUS_OK;
+    float *const c = args->c.data;
+    const struct column_scale_args add_bias = {.rows = args->m,
+                                               .cols = args->n,
+                                               .x = c,
+                                               .ld_x = args->c.ld,
+                                               .bias = args->bias,
+                                               .out = c,
+                                               .ld_out = args->c.ld};
+    return device->ops->column_scale(device, &add_bias, e);
 }

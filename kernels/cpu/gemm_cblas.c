@@ -28,15 +28,6 @@ static void openblas_close(void *state) {
     mem_free(state);
 }
 
-static void add_bias(const struct gemm_args *a) {
-    for (int64_t i = 0; i < a->m; i++) {
-        float *row = (float *)a->c.data + i * a->c.ld;
-        for (int64_t j = 0; j < a->n; j++) {
-            row[j] += a->bias[j];
-        }
-    }
-}
-
 static bool fits_int(int64_t value) {
     return value <= INT32_MAX;
 }
@@ -50,7 +41,6 @@ static enum status openblas_product(void *state, const struct gemm_args *a, stru
                 a->trans_b ? CBLAS_TRANS : CBLAS_NO_TRANS, (int)a->m, (int)a->n, (int)a->k,
                 a->alpha, a->a.data, (int)a->a.ld, a->b.data, (int)a->b.ld, a->beta, a->c.data,
                 (int)a->c.ld);
-    if (a->bias) add_bias(a);
     return STATUS_OK;
 }
 

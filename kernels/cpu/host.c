@@ -44,11 +44,18 @@ static bool may_use_amx_bf16(void) {
     return bf16 && tile && syscall(SYS_arch_prctl, ARCH_REQUEST_PERMISSION, TILE_DATA) == 0;
 }
 
+static bool has_avx512_bf16(void) {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(LEAF_FEATURES, 1, &a, &b, &c, &d) && (a >> 5 & 1);
+}
+
 static void read_levels(struct cpu_host *host) {
     __builtin_cpu_init();
+    host->amd = __builtin_cpu_is("amd");
     host->avx2 = __builtin_cpu_supports("x86-64-v3");
     host->avx512 = __builtin_cpu_supports("x86-64-v4");
     host->amx_bf16 = host->avx512 && may_use_amx_bf16();
+    host->avx512_bf16 = host->avx512 && has_avx512_bf16();
 }
 #else
 static void read_processor(struct cpu_host *host) {
@@ -56,7 +63,7 @@ static void read_processor(struct cpu_host *host) {
 }
 
 static void read_levels(struct cpu_host *host) {
-    host->avx2 = host->avx512 = host->amx_bf16 = false;
+    (void)host; /* everything is false */
 }
 #endif
 

@@ -1,9 +1,10 @@
 /* test_ops_gemm.c - products against sums in double: every transpose, alpha, beta, bias, strides,
  * element types. rooms: kernels base
  *
- * With --bench: one JSON line a shape of a 135M-parameter model, in the library that
+ * With --bench [bf16]: one JSON line a shape of a 135M-parameter model, in the library that
  * PLIMSOLL_CPU_GEMM names. Tolerance: 4e-7 * sqrt(k) of the size of the sum, the growth of rounding
- * errors in f32; bf16 operands are exact inputs, so they have the same. */
+ * errors in f32. bf16 operands are exact inputs, and bf16 products are compared with sums of the
+ * rounded operands (their products are exact in f32), so all have the same. */
 #include "tests/unit/support_ops.h"
 
 static const int64_t SIDES[] = {1, 3, 17, 63, 65, 130};
@@ -23,6 +24,16 @@ static uint16_t *narrowed(float *x, int64_t count) {
         out[i] = (uint16_t)(bits >> 16);
         bits &= 0xffff0000u;
         memcpy(x + i, &bits, sizeof bits);
+    }
+    return out;
+}
+
+/* Copy rounded to bf16, to nearest, ties to even. */
+static float *rounded(const float *x, int64_t count) {
+    float *out = mem_new((size_t)count + 1, sizeof *out);
+    for (int64_t i = 0; i < count; i++) {
+        const double spacing = ldexp(1, ilogb((double)x[i]) - 7);
+        out[i] = x[i] == 0 ? 0 : (float)(nearbyint((double)x[i] / spacing) * spacing);
     }
     return out;
 }
@@ -64,6 +75,8 @@ static void check_case(struct device *device, const struct gemm_case *c) {
             out[i * args.c.ld] = NAN; /* beta == 0 must not read C */
         }
     }
+    float *const want_a = device->gemm_bf16 ? rounded(a, rows_a * args.a.ld) : NULL;
+    float *const want_b = device->gemm_bf16 ? rounded(b, rows_b * args.b.ld) : NULL;
     ops_ok(device_gemm(device, &args, e));
     const double tolerance = 4e-7 * sqrt((double)c->k) * (1 + fabs((double)c->alpha));
     /* Large products are looked at in places. */
@@ -77,7 +90,9 @@ static void check_case(struct device *device, const struct gemm_case *c) {
             }
             const double rest = (c->beta == 0 ? 0 : (double)c->beta * (double)before[at]) +
                                 (c->bias ? (double)bias[j] : 0);
-            ops_near((double)out[at], expected(c, &args, a, b, i, j) + rest, tolerance, 1, "c", at);
+            ops_near((double)out[at],
+                     expected(c, &args, want_a ? want_a : a, want_b ? want_b : b, i, j) + rest,
+                     tolerance, 1, "c", at);
         }
     }
     mem_free(a);
@@ -87,11 +102,12 @@ static void check_case(struct device *device, const struct gemm_case *c) {
     mem_free(bias);
     mem_free(a16);
     mem_free(b16);
+    mem_free(want_a);
+    mem_free(want_b);
 }
 
-static void test_gemm_every_transpose_and_side_matches_reference(void **state) {
-    (void)state;
-    struct device *device = ops_open();
+/* Every transpose with sides from both ends of what a library treats in its own way. */
+static void check_sides(struct device *device) {
     static const float alphas[] = {1, 0.5f, 1, -2}, betas[] = {0, 1, 0.25f, 0};
     int turn = 0;
     for (size_t m = 0; m < COUNT_OF(SIDES); m++) {
@@ -105,6 +121,79 @@ static void test_gemm_every_transpose_and_side_matches_reference(void **state) {
                                                    DTYPE_F32, alphas[pick], betas[pick]});
                 }
             }
+        }
+    }
+}
+
+static void test_gemm_every_transpose_and_side_matches_reference(void **state) {
+    (void)state;
+    struct device *device = ops_open();
+    check_sides(device);
+    ops_close_device(device);
+}
+
+/* A device that multiplies bf16 whether that is fast here or not: the path is the same where
+ * device_open grants it. NULL where the library cannot, which must be said in words. */
+static struct device *open_bf16(void) {
+    struct device *device = ops_open();
+    device->gemm_bf16 = true;
+    float x[2] = {1, 1}, c = 0;
+    const struct gemm_args args = {.m = 1,
+                                   .n = 1,
+                                   .k = 2,
+                                   .alpha = 1,
+                                   .a = {x, DTYPE_F32, 2},
+                                   .b = {x, DTYPE_F32, 1},
+                                   .c = {&c, DTYPE_F32, 1}};
+    struct err error = {0};
+    if (device_gemm(device, &args, &error) == STATUS_OK) return device;
+    assert_int_equal(error.status, STATUS_UNSUPPORTED);
+    assert_non_null(strstr(error.text, "set bf16 to false"));
+    assert_false(strstr(device->detail, "oneDNN") && strstr(device->detail, "avx512"));
+    ops_close_device(device);
+    return NULL;
+}
+
+static void test_gemm_bf16_products_match_reference_of_rounded_operands(void **state) {
+    (void)state;
+    struct device *device = open_bf16();
+    if (!device) skip();
+    check_sides(device);
+    for (int trans = 0; trans < 4; trans++) {
+        for (int types = 0; types < 4; types++) {
+            check_case(device, &(struct gemm_case){33, 65, 70, 2, trans & 1, trans >> 1, true,
+                                                   types & 1 ? DTYPE_BF16 : DTYPE_F32,
+                                                   types & 2 ? DTYPE_BF16 : DTYPE_F32, 0.5f, 1});
+            check_case(device, &(struct gemm_case){9, 5, 4, 1, trans & 1, trans >> 1, false,
+                                                   types & 1 ? DTYPE_BF16 : DTYPE_F32,
+                                                   types & 2 ? DTYPE_BF16 : DTYPE_F32, 0, 2});
+        }
+    }
+    ops_close_device(device);
+}
+
+static void test_gemm_bf16_products_larger_than_a_block_match_reference(void **state) {
+    (void)state;
+    struct device *device = open_bf16();
+    if (!device) skip();
+    for (int trans = 0; trans < 4; trans++) {
+        check_case(device, &(struct gemm_case){300, 300, 9000, 0, trans & 1, trans >> 1, true,
+                                               DTYPE_F32, DTYPE_BF16, 1, 1});
+        check_case(device, &(struct gemm_case){2500, 700, 1100, 0, trans & 1, trans >> 1, true,
+                                               DTYPE_F32, DTYPE_F32, 2, 0});
+    }
+    ops_close_device(device);
+}
+
+/* More shapes than compiled products are kept, and each of them again. */
+static void test_gemm_bf16_products_of_many_shapes_match_reference(void **state) {
+    (void)state;
+    struct device *device = open_bf16();
+    if (!device) skip();
+    for (int round = 0; round < 2; round++) {
+        for (int64_t m = 1; m <= 150; m++) {
+            check_case(device, &(struct gemm_case){m, 3, 5, 0, false, true, false, DTYPE_F32,
+                                                   DTYPE_BF16, 1, round ? 1.0f : 0.0f});
         }
     }
     ops_close_device(device);
@@ -172,7 +261,7 @@ static void bench_shape(struct device *device, int64_t m, int64_t n, int64_t k, 
         .b = {weights == DTYPE_BF16 ? (void *)b16 : (void *)b, weights, trans >> 1 ? k : n},
         .c = {c, DTYPE_F32, n}};
     double best = 1e30;
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 20; i++) {
         const int64_t start = clock_steady_ns();
         ops_ok(device_gemm(device, &args, e));
         const double ns = (double)(clock_steady_ns() - start);
@@ -189,7 +278,7 @@ static void bench_shape(struct device *device, int64_t m, int64_t n, int64_t k, 
     mem_free(b16);
 }
 
-static int bench(void) {
+static int bench(bool bf16) {
     /* Forward x W^T, gradient of x (dy W), gradient of W (dy^T x). */
     static const int64_t shapes[][4] = {
         {256, 576, 576, 2},  {256, 960, 576, 2},   {256, 3072, 576, 2},  {256, 576, 1536, 2},
@@ -197,7 +286,8 @@ static int bench(void) {
         {512, 3072, 576, 2}, {512, 576, 1536, 2},  {512, 49152, 576, 2}, {3072, 576, 512, 1},
         {512, 16, 576, 2},   {512, 576, 16, 2}};
     struct device *device = ops_open();
-    printf("{\"device\":\"%s\"}\n", device->detail);
+    device->gemm_bf16 = bf16;
+    printf("{\"device\":\"%s\",\"bf16\":%s}\n", device->detail, bf16 ? "true" : "false");
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         bench_shape(device, shapes[i][0], shapes[i][1], shapes[i][2], (int)shapes[i][3], DTYPE_F32);
         bench_shape(device, shapes[i][0], shapes[i][1], shapes[i][2], (int)shapes[i][3],
@@ -208,11 +298,15 @@ static int bench(void) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 1 && strcmp(argv[1], "--bench") == 0) return bench();
+    if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+        return bench(argc > 2 && strcmp(argv[2], "bf16") == 0);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_gemm_every_transpose_and_side_matches_reference),
         cmocka_unit_test(test_gemm_bf16_operands_match_reference),
         cmocka_unit_test(test_gemm_bf16_operands_larger_than_a_block_match_reference),
+        cmocka_unit_test(test_gemm_bf16_products_match_reference_of_rounded_operands),
+        cmocka_unit_test(test_gemm_bf16_products_larger_than_a_block_match_reference),
+        cmocka_unit_test(test_gemm_bf16_products_of_many_shapes_match_reference),
         cmocka_unit_test(test_gemm_bad_arguments_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
