@@ -1,4 +1,6 @@
-/* err.c - filling and naming errors. Kept free of allocation so that it works when memory is what ran out. */
+/* err.c - filling and naming errors.
+ *
+ * Kept free of allocation so that it works when memory is what ran out. */
 #include "base/err.h"
 
 #include <stdarg.h>

@@ -1,8 +1,9 @@
 /* err.h - how everything in Plimsoll says that something went wrong.
  *
- * A function that can fail returns an enum status and takes a struct err as its last parameter, which by convention
- * is called `e`. The text in it is written for the user: what happened, where (path, line, key), what to do.
- * Programmer errors are not reported this way, they stop the process (ASSERT). */
+ * A function that can fail returns an enum status and takes a struct err as its last parameter,
+ * which by convention is called `e`. The text in it is written for the user: what happened, where
+ * (path, line, key), what to do. Programmer errors are not reported this way, they stop the process
+ * (ASSERT). */
 #ifndef PLIMSOLL_BASE_ERR_H
 #define PLIMSOLL_BASE_ERR_H
 
@@ -24,15 +25,16 @@ enum status {
 
 enum { ERR_TEXT_MAX = 1024 };
 
-/* What went wrong. Plain data: copy it freely; zeroed means "nothing". `param` is the spec key, HTTP field or file the
- * error is about, or empty. */
+/* What went wrong. Plain data: copy it freely; zeroed means "nothing". `param` is the spec key,
+ * HTTP field or file the error is about, or empty. */
 struct err {
     enum status status;
     char param[96];
     char text[ERR_TEXT_MAX];
 };
 
-/* Fills `e` (when it is not NULL) and returns `status`. The first error wins: a later one does not overwrite it. */
+/* Fills `e` (when it is not NULL) and returns `status`. The first error wins: a later one does not
+ * overwrite it. */
 enum status err_set(struct err *e, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
@@ -40,8 +42,8 @@ enum status err_set(struct err *e, enum status status, const char *format, ...)
 enum status err_set_param(struct err *e, enum status status, const char *param, const char *format,
                           ...) __attribute__((format(printf, 4, 5)));
 
-/* Puts "what: " in front of the text that is already there; returns e->status. For adding the file or row on the way
- * up. */
+/* Puts "what: " in front of the text that is already there; returns e->status. For adding the file
+ * or row on the way up. */
 enum status err_prefix(struct err *e, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
@@ -67,14 +69,16 @@ _Noreturn void assert_failed(const char *condition, const char *file, int line);
         if (try_status_ != STATUS_OK) return try_status_;                                          \
     } while (0)
 
-/* Forwards a failure through the one exit label `done:`; the function has a local `enum status status`. */
+/* Forwards a failure through the one exit label `done:`; the function has a local `enum status
+ * status`. */
 #define GUARD(call)                                                                                \
     do {                                                                                           \
         status = (call);                                                                           \
         if (status != STATUS_OK) goto done;                                                        \
     } while (0)
 
-/* Raises: FAIL_IF(rank < 1, STATUS_INVALID, "r is %d, it must be at least 1", rank). Needs `e` in scope. */
+/* Raises: FAIL_IF(rank < 1, STATUS_INVALID, "r is %d, it must be at least 1", rank). Needs `e` in
+ * scope. */
 #define FAIL_IF(condition, code, ...)                                                              \
     do {                                                                                           \
         if (condition) return err_set(e, (code), __VA_ARGS__);                                     \

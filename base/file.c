@@ -1,4 +1,6 @@
-/* file.c - POSIX files behind a small door. Short writes, EINTR and "disk full" are handled here, once. */
+/* file.c - POSIX files behind a small door.
+ *
+ * Short writes, EINTR and "disk full" are handled here, once. */
 #include "base/file.h"
 
 #include <dirent.h>

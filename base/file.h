@@ -1,7 +1,7 @@
 /* file.h - files and folders, with errors that name the path. The only room that looks at errno.
  *
- * Nothing is ever half-written: whoever writes a file that others read goes through file_write_atomic or through a
- * struct file_writer (temporary name, fsync, rename). */
+ * Nothing is ever half-written: whoever writes a file that others read goes through
+ * file_write_atomic or through a struct file_writer (temporary name, fsync, rename). */
 #ifndef PLIMSOLL_BASE_FILE_H
 #define PLIMSOLL_BASE_FILE_H
 
@@ -14,8 +14,9 @@
 
 enum { FILE_PATH_MAX = 4096 };
 
-/* Fills `e` from errno: STATUS_NOT_FOUND for a missing file, STATUS_NO_SPACE for a full disk, else STATUS_IO. `doing` is
- * a word such as "reading". For base's own files: nobody else looks at errno. */
+/* Fills `e` from errno: STATUS_NOT_FOUND for a missing file, STATUS_NO_SPACE for a full disk, else
+ * STATUS_IO. `doing` is a word such as "reading". For base's own files: nobody else looks at errno.
+ */
 enum status file_error(struct err *e, const char *doing, const char *path);
 
 /* Joins with one slash. Caller frees with mem_free. */
@@ -24,8 +25,8 @@ char *file_join(const char *folder, const char *name);
 const char *file_base_name(const char *path);
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
-/* True if `name` is one plain path component: not empty, not "." or "..", no slash, backslash or control character, at
- * most 255 bytes. */
+/* True if `name` is one plain path component: not empty, not "." or "..", no slash, backslash or
+ * control character, at most 255 bytes. */
 bool file_name_is_plain(const char *name);
 
 /* Appends the whole file to `out`; STATUS_INVALID if it has more than `bytes_max`. */
@@ -38,12 +39,14 @@ enum status file_size(const char *path, int64_t *bytes, struct err *e);
 enum status file_modified(const char *path, int64_t *unix_s, struct err *e);
 /* Creates the folder and its parents; an existing folder is fine. */
 enum status file_make_folder(const char *path, struct err *e);
-/* Removes a file or a folder with all that is in it (symbolic links are removed, not followed). Missing is fine. */
+/* Removes a file or a folder with all that is in it (symbolic links are removed, not followed).
+ * Missing is fine. */
 enum status file_remove_all(const char *path, struct err *e);
 /* rename(2), then fsync of the folder. */
 enum status file_rename(const char *from, const char *to, struct err *e);
-/* Swaps two existing names in one step. Where the file system cannot do that, `to` is moved aside, `from` takes its place
- * and then the old one takes the name `from`: a crash in between leaves `to` missing. */
+/* Swaps two existing names in one step. Where the file system cannot do that, `to` is moved aside,
+ * `from` takes its place and then the old one takes the name `from`: a crash in between leaves `to`
+ * missing. */
 enum status file_exchange(const char *from, const char *to, struct err *e);
 enum status file_sync_folder(const char *path, struct err *e);
 /* Copies by content through file_write-like temporary name. */
@@ -51,7 +54,8 @@ enum status file_copy(const char *from, const char *to, struct err *e);
 /* Bytes that an ordinary user may still write on the file system of `path`. */
 enum status file_free_space(const char *path, int64_t *bytes, struct err *e);
 
-/* Names in a folder, sorted, without "." and "..". Caller frees each and the array with file_names_free. */
+/* Names in a folder, sorted, without "." and "..". Caller frees each and the array with
+ * file_names_free. */
 enum status file_list(const char *path, char ***names, size_t *count, struct err *e);
 void file_names_free(char **names, size_t count);
 
@@ -63,8 +67,8 @@ struct file_map {
 enum status file_map_open(struct file_map *map, const char *path, struct err *e);
 void file_map_close(struct file_map *map);
 
-/* Sequential reading with bounded memory. file_reader_read gives up to `capacity` bytes, 0 only at the end of the file.
- * Closing a zeroed reader does nothing. */
+/* Sequential reading with bounded memory. file_reader_read gives up to `capacity` bytes, 0 only at
+ * the end of the file. Closing a zeroed reader does nothing. */
 struct file_reader {
     int fd_plus_1; /* 0: not open */
     char *path;
@@ -74,8 +78,9 @@ enum status file_reader_read(struct file_reader *r, void *bytes, size_t capacity
                              struct err *e);
 void file_reader_close(struct file_reader *r);
 
-/* Sequential writing to a temporary name beside `path`; file_writer_commit makes it appear at `path` at once,
- * file_writer_abort (or a crash) leaves nothing. Also usable zeroed: abort of a zeroed writer does nothing. */
+/* Sequential writing to a temporary name beside `path`; file_writer_commit makes it appear at
+ * `path` at once, file_writer_abort (or a crash) leaves nothing. Also usable zeroed: abort of a
+ * zeroed writer does nothing. */
 struct file_writer {
     int fd_plus_1; /* 0: not open */
     char *path;

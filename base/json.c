@@ -1,4 +1,6 @@
-/* json.c - the conventions around cJSON. */
+/* json.c - the conventions around cJSON.
+ *
+ * cJSON stays visible to callers, who walk its trees; only what can go wrong is wrapped. */
 #include "base/json.h"
 
 #include <math.h>
@@ -107,8 +109,9 @@ enum status json_get_string(const cJSON *object, const char *key, const char **o
     return STATUS_OK;
 }
 
-/* cJSON prints with 15 digits and then 17 if that does not read back; it also turns non-finite numbers into null, which
- * is our convention. What it gets wrong is -0 and integers above 2^31, both fine as doubles. */
+/* cJSON prints with 15 digits and then 17 if that does not read back; it also turns non-finite
+ * numbers into null, which is our convention. What it gets wrong is -0 and integers above 2^31,
+ * both fine as doubles. */
 void json_add_number(cJSON *object, const char *key, double value) {
     if (isfinite(value)) {
         cJSON_AddNumberToObject(object, key, value);

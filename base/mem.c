@@ -1,4 +1,6 @@
-/* mem.c - checked allocation. The only file of the project that calls malloc's family. */
+/* mem.c - checked allocation.
+ *
+ * The only file of the project that calls malloc's family. */
 #include "base/mem.h"
 
 #include <stdint.h>

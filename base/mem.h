@@ -1,9 +1,10 @@
-/* mem.h - host memory for metadata: strings, tables, parsed JSON. Tensors never live here (engine/memory holds those).
+/* mem.h - host memory for metadata: strings, tables, parsed JSON. Tensors never live here
+ * (engine/memory holds those).
  *
- * Nothing here returns NULL: when the host has no memory left the process says so in one sentence and exits with
- * MEM_EXIT_CODE. A rank that dies this way is resumed by the supervisor, a server that dies is restarted: law 4 covers
- * both, and no caller needs a branch that no test would ever reach. Sizes that come from outside are bounded by their
- * parsers before they get here. */
+ * Nothing here returns NULL: when the host has no memory left the process says so in one sentence
+ * and exits with MEM_EXIT_CODE. A rank that dies this way is resumed by the supervisor, a server
+ * that dies is restarted: law 4 covers both, and no caller needs a branch that no test would ever
+ * reach. Sizes that come from outside are bounded by their parsers before they get here. */
 #ifndef PLIMSOLL_BASE_MEM_H
 #define PLIMSOLL_BASE_MEM_H
 
@@ -26,8 +27,8 @@ char *mem_strndup(const char *text, size_t length);
 /* NULL is allowed. */
 void mem_free(void *memory);
 
-/* Makes room for one more item in a growing array: returns the (possibly moved) array with capacity > count.
- * Use: items = mem_grow(items, count, &capacity, sizeof *items); items[count++] = item; */
+/* Makes room for one more item in a growing array: returns the (possibly moved) array with capacity
+ * > count. Use: items = mem_grow(items, count, &capacity, sizeof *items); items[count++] = item; */
 void *mem_grow(void *items, size_t count, size_t *capacity, size_t size);
 
 /* Number of elements of a true array. */

@@ -1,4 +1,6 @@
-/* str.c - the growable string, numbers from text, UTF-8 validation (RFC 3629). */
+/* str.c - the growable string, numbers from text, UTF-8 validation (RFC 3629).
+ *
+ * Capacity doubles, so that appending byte by byte stays linear. */
 #include "base/str.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 # room(NAME FOLDER path [SUBFOLDERS path...] [SEES path...] [LINK target...] [EXCLUDE file...])
 # A static library from every .c file of FOLDER (and of SUBFOLDERS). Its sources may include headers only from FOLDER,
-# SUBFOLDERS and SEES: folders, or single files, named from the top of the tree. This is done with a tree of links in the
-# build folder, which is the only include directory.
+# SUBFOLDERS and SEES: folders, or single files, named from the top of the tree. This is done with a tree of links in
+# the build folder, which is the only include directory.
 function(room_includes NAME)
   set(tree ${CMAKE_BINARY_DIR}/include/${NAME})
   file(REMOVE_RECURSE ${tree})

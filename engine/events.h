@@ -12,7 +12,7 @@
  *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
  *   memory      step, phase, allocated, reserved, peak, largest_free_block, capacity, device_used,
  *               device_total, host_used (bytes), and categories{weights, adapters, gradients,
- *               optimizer, activations, workspace, communication, staging}: what each held at `peak`
+ *               optimizer, activations, workspace, communication, staging}: of each at `peak`
  *   eval        step, loss, mean_token_accuracy, trained_tokens, seconds
  *   checkpoint  step, path (relative to the run directory)
  *   sample      step, prompt, text

@@ -27,10 +27,10 @@ static const char USAGE[] =
     "plimsoll-engine generate MODEL PROMPT [ADAPTER]\n"
     "                                     answer a prompt, greedily, with or without an adapter\n";
 
-/* SIGTERM and SIGINT ask a run to stop. They are blocked and looked at between steps, never handled: a handler may
- * run on any thread's stack, and oneDNN's generated kernels keep data below the stack pointer, where the handler's
- * frame would destroy it (seen as heap corruption in one of ten stops). Threads inherit the mask, so this comes
- * before the first of them. */
+/* SIGTERM and SIGINT ask a run to stop. They are blocked and looked at between steps, never
+ * handled: a handler may run on any thread's stack, and oneDNN's generated kernels keep data below
+ * the stack pointer, where the handler's frame would destroy it (seen as heap corruption in one of
+ * ten stops). Threads inherit the mask, so this comes before the first of them. */
 static sigset_t stop_signals(void) {
     sigset_t set;
     sigemptyset(&set);

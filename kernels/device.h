@@ -1,14 +1,17 @@
-/* device.h - the one interface to whatever computes: cpu, cuda, and null (which only keeps the books).
+/* device.h - the one interface to whatever computes: cpu, cuda, and null (which only keeps the
+ * books).
  *
- * A device knows arrays, not models. Every operation takes the device, one struct of named arguments and an error; the
- * shape checks and the counting of FLOPs and bytes are done in device.c, above the table, so that every device gets them.
- * Rules that keep the plan equal to the run: no operation allocates; scratch space is the device's fixed workspace, whose
- * size is a pure function of the device kind; device values never decide an allocation or a branch of the host.
+ * A device knows arrays, not models. Every operation takes the device, one struct of named
+ * arguments and an error; the shape checks and the counting of FLOPs and bytes are done in
+ * device.c, above the table, so that every device gets them. Rules that keep the plan equal to the
+ * run: no operation allocates; scratch space is the device's fixed workspace, whose size is a pure
+ * function of the device kind; device values never decide an allocation or a branch of the host.
  *
- * Dimension letters, for the whole project: B batch, T tokens (all rows of a micro-batch laid end to end), C channels
- * (hidden size), H query heads, K key/value heads, D head dimension, F feed-forward size, V vocabulary, L layers, R rank
- * of LoRA, W world size, N generic columns. All matrices are row-major; `ld` is the distance between rows in elements.
- * Accumulation is fp32 or better everywhere. Operations are deterministic: same inputs, same thread count, same bits. */
+ * Dimension letters, for the whole project: B batch, T tokens (all rows of a micro-batch laid end
+ * to end), C channels (hidden size), H query heads, K key/value heads, D head dimension, F
+ * feed-forward size, V vocabulary, L layers, R rank of LoRA, W world size, N generic columns. All
+ * matrices are row-major; `ld` is the distance between rows in elements. Accumulation is fp32 or
+ * better everywhere. Operations are deterministic: same inputs, same thread count, same bits. */
 #ifndef PLIMSOLL_KERNELS_DEVICE_H
 #define PLIMSOLL_KERNELS_DEVICE_H
 
@@ -35,9 +38,9 @@ struct matrix {
 };
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row).
- * op transposes when trans_* is set: A is stored [m,k] or, transposed, [k,m]; B is stored [k,n] or, transposed, [n,k].
- * A and B: f32 or bf16, in any mix. C: f32. beta == 0 never reads C. The product is rounded to bf16 inputs only when
- * the device was opened with gemm_bf16. */
+ * op transposes when trans_* is set: A is stored [m,k] or, transposed, [k,m]; B is stored [k,n] or,
+ * transposed, [n,k]. A and B: f32 or bf16, in any mix. C: f32. beta == 0 never reads C. The product
+ * is rounded to bf16 inputs only when the device was opened with gemm_bf16. */
 struct gemm_args {
     int64_t m, n, k;
     float alpha, beta;
@@ -46,10 +49,11 @@ struct gemm_args {
     const float *bias; /* [n] f32 or NULL */
 };
 
-/* Root-mean-square norm (Zhang & Sennrich 2019): y = x * rstd * (weight_offset + weight), rstd = 1/sqrt(mean(x^2)+eps).
- * Row (t,g) is the `width` elements at x + t*ld_x + g*width: groups > 1 normalises each head of a packed row by itself,
- * with one shared weight[width]. If `residual` is given, x + residual is normalised and also written to `sum`
- * [tokens, groups*width] (contiguous; residual has ld_x too). All f32. `rstd` is [tokens*groups]. */
+/* Root-mean-square norm (Zhang & Sennrich 2019): y = x * rstd * (weight_offset + weight), rstd =
+ * 1/sqrt(mean(x^2)+eps). Row (t,g) is the `width` elements at x + t*ld_x + g*width: groups > 1
+ * normalises each head of a packed row by itself, with one shared weight[width]. If `residual` is
+ * given, x + residual is normalised and also written to `sum` [tokens, groups*width] (contiguous;
+ * residual has ld_x too). All f32. `rstd` is [tokens*groups]. */
 struct rmsnorm_args {
     int64_t tokens, groups, width;
     const float *x;
@@ -64,7 +68,8 @@ struct rmsnorm_args {
     float *rstd;
 };
 
-/* dx (+)= gradient of rmsnorm with respect to what was normalised; dweight += when it is not NULL. */
+/* dx (+)= gradient of rmsnorm with respect to what was normalised; dweight += when it is not NULL.
+ */
 struct rmsnorm_backward_args {
     int64_t tokens, groups, width;
     const float *x; /* what was normalised (sum, if there was a residual) */
@@ -80,9 +85,10 @@ struct rmsnorm_backward_args {
     float *dweight;  /* [width] or NULL; always accumulated */
 };
 
-/* Rotary position embedding in place (Su et al. 2021), halves layout: pairs (i, i + rotary/2) of each head's first
- * `rotary` dimensions are rotated by positions[t] * inv_freq[i], and scaled by `scale` (YaRN's attention factor, else 1).
- * `inverse` rotates back: the gradient. Head h of token t starts at x + t*ld + h*head_dim. Angles are computed in f32. */
+/* Rotary position embedding in place (Su et al. 2021), halves layout: pairs (i, i + rotary/2) of
+ * each head's first `rotary` dimensions are rotated by positions[t] * inv_freq[i], and scaled by
+ * `scale` (YaRN's attention factor, else 1). `inverse` rotates back: the gradient. Head h of token
+ * t starts at x + t*ld + h*head_dim. Angles are computed in f32. */
 struct rope_args {
     int64_t tokens, heads, head_dim, rotary;
     float *x;
@@ -93,10 +99,11 @@ struct rope_args {
     bool inverse;
 };
 
-/* Causal attention over packed documents: document s holds tokens cu_seqlens[s]..cu_seqlens[s+1]-1 and sees nothing else.
- * Query head h reads key/value head h / (H/K). With window > 0 token i sees j only if i - j < window. With softcap > 0
- * scores become softcap * tanh(score / softcap) before the mask (Gemma 2). scores = scale * q.k.
- * q [T, H*D] with ld_q, k and v [T, K*D] with ld_k, ld_v; out [T, H*D] contiguous; lse [H, T] is log-sum-exp. All f32. */
+/* Causal attention over packed documents: document s holds tokens cu_seqlens[s]..cu_seqlens[s+1]-1
+ * and sees nothing else. Query head h reads key/value head h / (H/K). With window > 0 token i sees
+ * j only if i - j < window. With softcap > 0 scores become softcap * tanh(score / softcap) before
+ * the mask (Gemma 2). scores = scale * q.k. q [T, H*D] with ld_q, k and v [T, K*D] with ld_k, ld_v;
+ * out [T, H*D] contiguous; lse [H, T] is log-sum-exp. All f32. */
 struct attention_args {
     int64_t tokens, heads, kv_heads, head_dim;
     int64_t segments;
@@ -110,7 +117,8 @@ struct attention_args {
     float *lse;
 };
 
-/* Gradient of attention: writes dq, dk, dv (overwrites). `delta` [H, T] is scratch from the caller. */
+/* Gradient of attention: writes dq, dk, dv (overwrites). `delta` [H, T] is scratch from the caller.
+ */
 struct attention_backward_args {
     struct attention_args forward; /* with out and lse as the forward left them */
     const float *dout;             /* [T, H*D] */
@@ -121,7 +129,8 @@ struct attention_backward_args {
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
 
-/* Gated linear unit (Shazeer 2020): out[t,f] = act(gate_up[t,f]) * gate_up[t,F+f]. gate_up [T,2F], out [T,F]. f32. */
+/* Gated linear unit (Shazeer 2020): out[t,f] = act(gate_up[t,f]) * gate_up[t,F+f]. gate_up [T,2F],
+ * out [T,F]. f32. */
 struct glu_args {
     int64_t tokens, width; /* width = F */
     enum activation activation;
@@ -138,7 +147,8 @@ struct glu_backward_args {
     float *dgate_up;
 };
 
-/* out[t,:] = scale * table[ids[t],:]. table [V,C] f32 or bf16; out [T,C] f32. Ids are checked by the text rooms. */
+/* out[t,:] = scale * table[ids[t],:]. table [V,C] f32 or bf16; out [T,C] f32. Ids are checked by
+ * the text rooms. */
 struct embedding_args {
     int64_t tokens, channels, vocab;
     const int32_t *ids;
@@ -157,9 +167,10 @@ struct embedding_backward_args {
     float *dtable;
 };
 
-/* Softmax cross-entropy over `rows` rows of logits [rows,V] f32. labels[i] in 0..V-1. With softcap > 0 the logits are
- * capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the (first) largest logit, else 0.
- * If write_gradient, logits become gradient: grad_scale * d(sum of losses)/d(logits); otherwise they are destroyed. */
+/* Softmax cross-entropy over `rows` rows of logits [rows,V] f32. labels[i] in 0..V-1. With softcap
+ * > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the
+ * (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale * d(sum of
+ * losses)/d(logits); otherwise they are destroyed. */
 struct cross_entropy_args {
     int64_t rows, vocab;
     float *logits;
@@ -172,7 +183,8 @@ struct cross_entropy_args {
 };
 
 /* AdamW (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW, over a flat range; all f32.
- * g = *grad_scale * grad; p *= 1 - lr*weight_decay; m, v updated; p -= lr/(1-beta1^step) * m / (sqrt(v/(1-beta2^step)) + eps) */
+ * g = *grad_scale * grad; p *= 1 - lr*weight_decay; m, v updated; p -= lr/(1-beta1^step) * m /
+ * (sqrt(v/(1-beta2^step)) + eps) */
 struct adamw_args {
     int64_t count;
     float *param;
@@ -199,9 +211,10 @@ struct clip_args {
     float *coefficient;
 };
 
-/* y[t,n] = keep(t,n) ? x[t,n] / (1-p) : 0, with keep drawn by Philox4x32-10 (Salmon et al. 2011) from
- * (seed, stream, row_keys[t], n): never from call order. The gradient is the same operation on dy. `accumulate` adds to
- * y. row_keys is [rows] i64; the caller makes it from (sample, position), `stream` from (step, layer, module). */
+/* y[t,n] = keep(t,n) ? x[t,n] / (1-p) : 0, with keep drawn by Philox4x32-10 (Salmon et al. 2011)
+ * from (seed, stream, row_keys[t], n): never from call order. The gradient is the same operation on
+ * dy. `accumulate` adds to y. row_keys is [rows] i64; the caller makes it from (sample, position),
+ * `stream` from (step, layer, module). */
 struct dropout_args {
     int64_t rows, width;
     const float *x;
@@ -212,7 +225,8 @@ struct dropout_args {
     bool accumulate;
 };
 
-/* dst[i,:] = src[index[i],:] (gather), or dst[index[i],:] = src[i,:] (scatter; indices are distinct). Width in f32. */
+/* dst[i,:] = src[index[i],:] (gather), or dst[index[i],:] = src[i,:] (scatter; indices are
+ * distinct). Width in f32. */
 struct rows_args {
     int64_t rows, width;
     const int32_t *index; /* [rows] */
@@ -227,7 +241,8 @@ struct add_args {
     float *out;
 };
 
-/* out[n] = (accumulate ? out[n] : 0) + sum over t of x[t,n] * (y ? y[t,n] : 1). x and y [rows, cols] with ld. */
+/* out[n] = (accumulate ? out[n] : 0) + sum over t of x[t,n] * (y ? y[t,n] : 1). x and y [rows,
+ * cols] with ld. */
 struct column_sum_args {
     int64_t rows, cols;
     const float *x;
@@ -238,7 +253,8 @@ struct column_sum_args {
     bool accumulate;
 };
 
-/* out[t,n] = (accumulate ? out[t,n] : 0) + x[t,n] * scale[n] + (bias ? bias[n] : 0). out may be x. */
+/* out[t,n] = (accumulate ? out[t,n] : 0) + x[t,n] * scale[n] + (bias ? bias[n] : 0). out may be x.
+ */
 struct column_scale_args {
     int64_t rows, cols;
     const float *x;
@@ -265,7 +281,8 @@ struct divide_args {
     float *out;
 };
 
-/* dst[r,n] = src[r,n] with conversion between f32 and bf16 (round to nearest even; NaN stays NaN). */
+/* dst[r,n] = src[r,n] with conversion between f32 and bf16 (round to nearest even; NaN stays NaN).
+ */
 struct convert_args {
     int64_t rows, cols;
     struct matrix src, dst;
@@ -320,32 +337,35 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     enum device_kind kind; /* the kind it computes as; for null, the kind it plans for */
-    bool computes;  /* false: a null device; values in memory mean nothing and must not be read */
-    bool gemm_bf16; /* products take bf16 inputs (autocast) */
-    char name[64];  /* "cpu", "null:cpu", ... */
-    char detail
-        [160]; /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads, oneDNN 2.6.3 avx512" */
-    int64_t granule_bytes; /* every allocation is a multiple of this: 512 */
-    int64_t page_bytes;    /* commit and decommit work in multiples of this */
-    int64_t
-        workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure function of kind */
-    int64_t total_bytes; /* physical memory of the device; for null, 2^46 */
-    double flops;        /* counted so far by device.c */
+    bool computes;    /* false: a null device; values in memory mean nothing and must not be read */
+    bool gemm_bf16;   /* products take bf16 inputs (autocast) */
+    char name[64];    /* "cpu", "null:cpu", ... */
+    char detail[160]; /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads,
+                         oneDNN 2.6.3 avx512" */
+    int64_t granule_bytes;   /* every allocation is a multiple of this: 512 */
+    int64_t page_bytes;      /* commit and decommit work in multiples of this */
+    int64_t workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure
+                                function of kind */
+    int64_t total_bytes;     /* physical memory of the device; for null, 2^46 */
+    double flops;            /* counted so far by device.c */
     double bytes_moved;
     void *workspace;
     void *state;
 };
 
-/* name: "cpu", "cuda:N", "null:cpu" or "null:cuda". gemm_bf16 asks for bf16 products; STATUS_UNSUPPORTED with the reason
- * where the device has no fast ones. Caller frees with device_close. */
+/* name: "cpu", "cuda:N", "null:cpu" or "null:cuda". gemm_bf16 asks for bf16 products;
+ * STATUS_UNSUPPORTED with the reason where the device has no fast ones. Caller frees with
+ * device_close. */
 enum status device_open(struct device **out, const char *name, bool gemm_bf16, struct err *e);
 void device_close(struct device *device);
 
-/* Gives the scratch space of device->workspace_bytes; it must stay until the device is closed or another is given. */
+/* Gives the scratch space of device->workspace_bytes; it must stay until the device is closed or
+ * another is given. */
 void device_set_workspace(struct device *device, void *workspace);
 
-/* The operations: device_gemm(device, &(struct gemm_args){...}, e) and so on, one per slot above. STATUS_INTERNAL for
- * arguments that break the rules of their struct, STATUS_DEVICE for what the hardware or a library reports. */
+/* The operations: device_gemm(device, &(struct gemm_args){...}, e) and so on, one per slot above.
+ * STATUS_INTERNAL for arguments that break the rules of their struct, STATUS_DEVICE for what the
+ * hardware or a library reports. */
 enum status device_reserve(struct device *, int64_t bytes, void **base, struct err *);
 void device_unreserve(struct device *, void *base, int64_t bytes);
 enum status device_commit(struct device *, void *at, int64_t bytes, struct err *);

@@ -1,5 +1,7 @@
-/* adapter.c - reading and writing PEFT's adapter_config.json with exact key names, and its weights.
- */
+/* adapter.c - reading and writing PEFT's adapter_config.json with exact key names, and its
+ * weights.
+ *
+ * What a config says that would change the computation and is not done here is refused by name. */
 #include "engine/model/adapter.h"
 
 #include <stdio.h>

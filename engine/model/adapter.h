@@ -1,4 +1,6 @@
-/* adapter.h - adapter folders in PEFT layout: adapter_config.json and adapter_model.safetensors. */
+/* adapter.h - adapter folders in PEFT layout: adapter_config.json and adapter_model.safetensors.
+ *
+ * What is written here loads in PEFT unchanged, and the other way round. */
 #ifndef PLIMSOLL_ENGINE_MODEL_ADAPTER_H
 #define PLIMSOLL_ENGINE_MODEL_ADAPTER_H
 

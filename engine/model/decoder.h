@@ -1,5 +1,6 @@
 /* decoder.h - the model as one readable function: token ids to the hidden states before the head.
- */
+ *
+ * Families differ by the data in the layers, never by a branch on their name. */
 #ifndef PLIMSOLL_ENGINE_MODEL_DECODER_H
 #define PLIMSOLL_ENGINE_MODEL_DECODER_H
 

@@ -1,5 +1,7 @@
-/* init.c - fresh parameters. Every value is a pure function of (seed, name, element), so a model
- * starts the same whatever the device, the rank or the order of calls. */
+/* init.c - fresh parameters.
+ *
+ * Every value is a pure function of (seed, name, element), so a model starts the same whatever
+ * the device, the rank or the order of calls. */
 #include <math.h>
 
 #include "base/mem.h"

@@ -1,5 +1,7 @@
 /* layout.h - which storages and names a model of this config and these adapters has, and which
- * layer uses which. Internal to engine/model: model.c declares, allocates, then connects. */
+ * layer uses which.
+ *
+ * Internal to engine/model: model.c declares, allocates, then connects. */
 #ifndef PLIMSOLL_ENGINE_MODEL_LAYOUT_H
 #define PLIMSOLL_ENGINE_MODEL_LAYOUT_H
 

@@ -1,4 +1,6 @@
-/* model.c - memory for a model: storages are laid out, allocated, and handed to the layers. */
+/* model.c - memory for a model: storages are laid out, allocated, and handed to the layers.
+ *
+ * The order of allocation is fixed, because the planner must see the same one. */
 #include "engine/model/model.h"
 
 #include <string.h>

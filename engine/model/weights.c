@@ -1,5 +1,7 @@
-/* weights.c - loading and saving. Data goes through a host buffer of STAGING_ELEMENTS, so a model
- * larger than host memory loads as well as a small one. */
+/* weights.c - loading and saving.
+ *
+ * Data goes through a host buffer of STAGING_ELEMENTS, so a model larger than host memory loads
+ * as well as a small one. */
 #include "engine/model/weights.h"
 
 #include <math.h>

@@ -1,4 +1,6 @@
-/* weights.h - parameters between files and device memory, through one bounded host buffer. */
+/* weights.h - parameters between files and device memory, through one bounded host buffer.
+ *
+ * Nothing here needs more host memory than that buffer, however large the model is. */
 #ifndef PLIMSOLL_ENGINE_MODEL_WEIGHTS_H
 #define PLIMSOLL_ENGINE_MODEL_WEIGHTS_H
 

@@ -1,5 +1,7 @@
 /* op_basic.c - embedding, norm, sum and gated unit: operations whose backward is one call to the
- * device. */
+ * device.
+ *
+ * They read as a pair each: the backward stands right above its forward. */
 #include "engine/tensor/ops.h"
 
 #include <string.h>

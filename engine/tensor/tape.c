@@ -1,4 +1,6 @@
-/* tape.c - recording nodes, walking them backwards, running checkpointed segments again. */
+/* tape.c - recording nodes, walking them backwards, running checkpointed segments again.
+ *
+ * A node is taken off the tape before its backward runs, which may push nodes of its own. */
 #include "engine/tensor/tape.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* tensor.c - reference counts, pools and the arithmetic of arriving gradients. */
+/* tensor.c - reference counts, pools and the arithmetic of arriving gradients.
+ *
+ * A gradient that two results share is copied only when one of them is added to. */
 #include "engine/tensor/tensor.h"
 
 #include "base/mem.h"

@@ -45,8 +45,8 @@ struct dataset_options {
     const struct chat_template *chat_template; /* NULL: chat rows are refused with the reason */
     int64_t vocab;                             /* every id must be below this */
     int64_t now_unix_s;                        /* for strftime_now: when the job was created */
-    bool
-        parse_special; /* special-token spellings in rows become those tokens (Hugging Face's way) */
+    bool parse_special; /* special-token spellings in rows become those tokens (Hugging Face's way)
+                         */
 };
 
 /* One row, ready to train on. Points into the dataset. trained[i] says that token i is predicted

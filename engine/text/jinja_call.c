@@ -1,5 +1,6 @@
-/* jinja_call.c - calls: evaluating arguments, binding them, running macros. A macro's free names
- * are looked up, when it runs, in the scope where it was defined. */
+/* jinja_call.c - calls: evaluating arguments, binding them, running macros.
+ *
+ * A macro's free names are looked up, when it runs, in the scope where it was defined. */
 #include <string.h>
 
 #include "base/mem.h"

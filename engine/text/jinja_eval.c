@@ -1,5 +1,7 @@
-/* jinja_eval.c - walks expressions. Every visit of a node is one step and one level, so whatever
- * the shape of the tree or the recursion of macros, the C stack and the time are bounded here. */
+/* jinja_eval.c - walks expressions.
+ *
+ * Every visit of a node is one step and one level, so whatever the shape of the tree or the
+ * recursion of macros, the C stack and the time are bounded here. */
 #include "base/mem.h"
 #include "engine/text/jinja_render.h"
 

@@ -1,5 +1,6 @@
-/* jinja_filters.c - filters on strings and single values. Filters on sequences are in
- * jinja_filters_list.c. */
+/* jinja_filters.c - filters on strings and single values.
+ *
+ * Filters on sequences are in jinja_filters_list.c. */
 #include "engine/text/jinja_filters.h"
 
 #include <math.h>

@@ -1,5 +1,7 @@
 /* jinja_filters.h - the table of filters on sequences, for jinja_filter, which looks into it after
- * its own. Private to the two files of filters. */
+ * its own.
+ *
+ * Private to the two files of filters. */
 #ifndef PLIMSOLL_ENGINE_TEXT_JINJA_FILTERS_H
 #define PLIMSOLL_ENGINE_TEXT_JINJA_FILTERS_H
 

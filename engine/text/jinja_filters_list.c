@@ -1,5 +1,7 @@
-/* jinja_filters_list.c - filters on sequences and dicts. Those that Jinja makes lazy (map, select,
- * items...) return a generator here too: always true, without a length, good for one walk. */
+/* jinja_filters_list.c - filters on sequences and dicts.
+ *
+ * Those that Jinja makes lazy (map, select, items...) return a generator here too: always true,
+ * without a length, good for one walk. */
 #include <string.h>
 
 #include "base/mem.h"

@@ -1,5 +1,7 @@
 /* jinja_format.c - Python's "..." % values, with the conversions s, r, d, i, f, x and %%, a width,
- * a precision and the flags - and 0. The rest is refused by name. */
+ * a precision and the flags - and 0.
+ *
+ * The rest is refused by name. */
 #include "base/mem.h"
 #include "engine/text/jinja_render.h"
 #include "engine/text/jinja_unicode.h"

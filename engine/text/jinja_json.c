@@ -1,5 +1,7 @@
 /* jinja_json.c - the reader of jinja_json.h: recursive descent over the bytes, VALUE_DEPTH_MAX
- * levels deep at most. */
+ * levels deep at most.
+ *
+ * Numbers keep their spelling, so that big integers and 1.0 come out as they went in. */
 #include "engine/text/jinja_json.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
-/* jinja_loop.c - the loop object. Items that a loop filter rejects are skipped one by one, as late
- * as possible, because the filter may look at namespaces that the body changes. */
+/* jinja_loop.c - the loop object.
+ *
+ * Items that a loop filter rejects are skipped one by one, as late as possible, because the
+ * filter may look at namespaces that the body changes. */
 #include <string.h>
 
 #include "base/mem.h"

@@ -1,5 +1,7 @@
-/* jinja_methods.c - methods of strings. What Python has beyond the rows here is known by name, so
- * that a template that uses it is refused instead of finding "no such attribute". */
+/* jinja_methods.c - methods of strings.
+ *
+ * What Python has beyond the rows here is known by name, so that a template that uses it is
+ * refused instead of finding "no such attribute". */
 #include <string.h>
 
 #include "base/mem.h"

@@ -1,5 +1,6 @@
-/* jinja_methods.h - the tables of methods, between the files that fill them. Which table serves a
- * value is decided in jinja_method (jinja_builtin.h). */
+/* jinja_methods.h - the tables of methods, between the files that fill them.
+ *
+ * Which table serves a value is decided in jinja_method (jinja_builtin.h). */
 #ifndef PLIMSOLL_ENGINE_TEXT_JINJA_METHODS_H
 #define PLIMSOLL_ENGINE_TEXT_JINJA_METHODS_H
 

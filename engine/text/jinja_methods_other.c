@@ -1,5 +1,7 @@
 /* jinja_methods_other.c - methods of dicts, lists and cyclers, and the names of all methods that
- * Python's types have. */
+ * Python's types have.
+ *
+ * A method that Python has and this interpreter does not is refused by that name. */
 #include <string.h>
 
 #include "base/mem.h"

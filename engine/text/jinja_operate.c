@@ -1,5 +1,7 @@
-/* jinja_operate.c - Python's operators. Integers are 64 bits wide: where Python would go on with a
- * bigger one, we refuse instead of rounding. */
+/* jinja_operate.c - Python's operators.
+ *
+ * Integers are 64 bits wide: where Python would go on with a bigger one, we refuse instead of
+ * rounding. */
 #include <math.h>
 #include <string.h>
 

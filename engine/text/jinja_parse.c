@@ -1,5 +1,6 @@
-/* jinja_parse.c - statements, and the small helpers that both halves of the parser use. Each
- * statement has one function; the table STATEMENTS says which. */
+/* jinja_parse.c - statements, and the small helpers that both halves of the parser use.
+ *
+ * Each statement has one function; the table STATEMENTS says which. */
 #include "engine/text/jinja_parse.h"
 
 #include <string.h>

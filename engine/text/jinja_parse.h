@@ -1,5 +1,6 @@
-/* jinja_parse.h - tokens to a tree. What is not supported is refused by name, with line and column.
- */
+/* jinja_parse.h - tokens to a tree.
+ *
+ * What is not supported is refused by name, with line and column. */
 #ifndef PLIMSOLL_ENGINE_TEXT_JINJA_PARSE_H
 #define PLIMSOLL_ENGINE_TEXT_JINJA_PARSE_H
 

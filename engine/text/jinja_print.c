@@ -1,5 +1,7 @@
 /* jinja_print.c - Python's str() and repr(), character for character: what a template prints is
- * what a model learns. */
+ * what a model learns.
+ *
+ * Floats have the shortest text that reads back, lists and dicts their repr. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* jinja_strings.c - the operations of jinja_strings.h. Results are built in a buffer and copied
- * into the region once. */
+/* jinja_strings.c - the operations of jinja_strings.h.
+ *
+ * Results are built in a buffer and copied into the region once. */
 #include "engine/text/jinja_strings.h"
 
 #include <string.h>

@@ -1,5 +1,7 @@
 /* jinja_strings.h - Python's string operations on texts, for the methods and for the filters that
- * do the same. */
+ * do the same.
+ *
+ * Lengths and positions are in code points. */
 #ifndef PLIMSOLL_ENGINE_TEXT_JINJA_STRINGS_H
 #define PLIMSOLL_ENGINE_TEXT_JINJA_STRINGS_H
 

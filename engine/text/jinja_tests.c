@@ -1,4 +1,6 @@
-/* jinja_tests.c - what may stand behind `is`, and in select, reject and their attribute forms. */
+/* jinja_tests.c - what may stand behind `is`, and in select, reject and their attribute forms.
+ *
+ * They are found when a template is parsed, so an unknown name is refused early. */
 #include <string.h>
 
 #include "base/mem.h"

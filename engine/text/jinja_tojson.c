@@ -1,5 +1,7 @@
 /* jinja_tojson.c - Python's json.dumps as the tojson filter of chat templates calls it: key order
- * kept, non-ASCII raw unless asked otherwise, no HTML escaping, 1 and 1.0 apart. */
+ * kept, non-ASCII raw unless asked otherwise, no HTML escaping, 1 and 1.0 apart.
+ *
+ * A model is trained on these bytes, so they must be Python's. */
 #include <math.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
-/* jinja_value.c - constructors, dictionaries and Python's equality. Equal keys of different types
- * (1, 1.0, True) are one key, as in Python: hash and equality go through the number. */
+/* jinja_value.c - constructors, dictionaries and Python's equality.
+ *
+ * Equal keys of different types (1, 1.0, True) are one key, as in Python: hash and equality go
+ * through the number. */
 #include "engine/text/jinja_value.h"
 
 #include <math.h>

@@ -33,8 +33,8 @@ struct regex_state {
     pcre2_jit_stack *stack;
 };
 
-/* Outside a class the six superscripts and fractions of Latin-1 are word characters too: measured on
- * Oniguruma 6.9.8. */
+/* Outside a class the six superscripts and fractions of Latin-1 are word characters too: measured
+ * on Oniguruma 6.9.8. */
 #define WORD_SET "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}"
 #define WORD_LATIN "\\x{B2}\\x{B3}\\x{B9}\\x{BC}-\\x{BE}"
 #define WORD "[" WORD_SET WORD_LATIN "]"

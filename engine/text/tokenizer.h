@@ -1,5 +1,7 @@
-/* tokenizer.h - text to token ids and back, as the model's own tokenizer.json says. Anything in the
- * file that is not understood is refused by name; nothing is guessed from the family. */
+/* tokenizer.h - text to token ids and back, as the model's own tokenizer.json says.
+ *
+ * Anything in the file that is not understood is refused by name; nothing is guessed from the
+ * family. */
 #ifndef PLIMSOLL_ENGINE_TEXT_TOKENIZER_H
 #define PLIMSOLL_ENGINE_TEXT_TOKENIZER_H
 
@@ -57,8 +59,8 @@ const char *tokenizer_token(const struct tokenizer *t, int32_t id);
 /* bos_token, eos_token, pad_token, unk_token as tokenizer_config.json names them; NULL if it does
  * not. */
 const char *tokenizer_named_token(const struct tokenizer *t, const char *name);
-/* Number of special-token spellings in the text: what SPECIAL_TEXT would neutralise. Special tokens with normalized:true (rare)
- * are looked for in the text as it is, not in its normal form. */
+/* Number of special-token spellings in the text: what SPECIAL_TEXT would neutralise. Special tokens
+ * with normalized:true (rare) are looked for in the text as it is, not in its normal form. */
 int64_t tokenizer_count_special(const struct tokenizer *t, const char *text, size_t len);
 
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);

@@ -1,4 +1,6 @@
-/* checkpoint.c - saving, finding and loading checkpoints. */
+/* checkpoint.c - saving, finding and loading checkpoints.
+ *
+ * A checkpoint is a whole folder that appears at once, or not at all. */
 #include "engine/train/checkpoint.h"
 
 #include <stdlib.h>

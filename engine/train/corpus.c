@@ -1,4 +1,6 @@
-/* corpus.c - from the spec's file names to batches. */
+/* corpus.c - from the spec's file names to batches.
+ *
+ * Training and held-out data go through the same reader with the same options. */
 #include "engine/train/corpus.h"
 
 #include <math.h>

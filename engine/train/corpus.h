@@ -1,5 +1,7 @@
 /* corpus.h - the text side of a run: tokenizer, chat template, training and held-out data, and how
- * they are cut. */
+ * they are cut.
+ *
+ * Everything in it is host memory; the device sees one micro-batch at a time. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_CORPUS_H
 #define PLIMSOLL_ENGINE_TRAIN_CORPUS_H
 

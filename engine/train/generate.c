@@ -1,4 +1,6 @@
-/* generate.c - greedy decoding through step_logits. */
+/* generate.c - greedy decoding through step_logits.
+ *
+ * The prompt goes through the model's own chat template, as training rows do. */
 #include "engine/train/generate.h"
 
 #include "base/json.h"

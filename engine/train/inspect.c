@@ -1,4 +1,6 @@
-/* inspect.c - describing a model folder, and letting it speak. */
+/* inspect.c - describing a model folder, and letting it speak.
+ *
+ * Both read the folder through the same doors as a run, so what passes here passes there. */
 #include "engine/train/inspect.h"
 
 #include "base/file.h"

@@ -1,12 +1,14 @@
-/* inspect.h - questions about a model folder that need the engine but no run. */
+/* inspect.h - questions about a model folder that need the engine but no run.
+ *
+ * The server asks them through plimsoll-engine, because it knows nothing of tensors. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_INSPECT_H
 #define PLIMSOLL_ENGINE_TRAIN_INSPECT_H
 
 #include "base/err.h"
 #include "base/json.h"
 
-/* {"model_type","architecture","parameters","layers","hidden_size","vocab_size","max_position_embeddings","torch_dtype",
- * "weights_bytes","tokenizer_size","chat_template"}; checks config, weights (names and shapes) and
+/* {"model_type","architecture","parameters","layers","hidden_size","vocab_size",
+ * "max_position_embeddings","torch_dtype","weights_bytes","tokenizer_size","chat_template"}; checks config, weights (names and shapes) and
  * tokenizer on the way. Caller frees *out with cJSON_Delete. */
 enum status inspect_model(const char *folder, cJSON **out, struct err *e);
 

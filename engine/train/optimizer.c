@@ -1,5 +1,7 @@
 /* optimizer.c - one norm, one clip, two AdamW calls: the decayed part of the flat buffer and the
- * rest. */
+ * rest.
+ *
+ * The only value that comes back to the host is the norm: for the report, and to stop at NaN. */
 #include "engine/train/optimizer.h"
 
 #include <math.h>

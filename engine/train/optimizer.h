@@ -1,4 +1,6 @@
-/* optimizer.h - AdamW over the model's flat buffer, with clipping by global norm. */
+/* optimizer.h - AdamW over the model's flat buffer, with clipping by global norm.
+ *
+ * It does not know layers: names and shapes end where the flat buffer begins. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 #define PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 

@@ -1,5 +1,7 @@
-/* plan.c - planning by running. There is no formula here, and no second description of the model:
- * only the trainer's own calls, in the order in which a run makes them. */
+/* plan.c - planning by running.
+ *
+ * There is no formula here, and no second description of the model: only the trainer's own
+ * calls, in the order in which a run makes them. */
 #include "engine/train/plan.h"
 
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* plan.h - the memory of a run, known before it: the same session and the same steps on a null
- * device, which keeps the books and computes nothing (law 1). */
+ * device, which keeps the books and computes nothing (law 1).
+ *
+ * There is no formula for memory anywhere in the project. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_PLAN_H
 #define PLIMSOLL_ENGINE_TRAIN_PLAN_H
 

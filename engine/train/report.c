@@ -1,4 +1,6 @@
-/* report.c - events from the trainer's numbers. The fields are listed in engine/events.h. */
+/* report.c - events from the trainer's numbers.
+ *
+ * The fields are listed in engine/events.h. */
 #include "engine/train/report.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* report.h - what a rank tells the world: the trainer's numbers as events. */
+/* report.h - what a rank tells the world: the trainer's numbers as events.
+ *
+ * The fields are listed in engine/events.h, which the server reads them by. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_REPORT_H
 #define PLIMSOLL_ENGINE_TRAIN_REPORT_H
 

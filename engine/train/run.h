@@ -1,5 +1,7 @@
 /* run.h - a whole run in a run directory (engine/rundir.h): load, plan, train, evaluate,
- * checkpoint, resume, export. */
+ * checkpoint, resume, export.
+ *
+ * Calling it again in the same directory continues where the last call ended. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_RUN_H
 #define PLIMSOLL_ENGINE_TRAIN_RUN_H
 

@@ -1,5 +1,7 @@
 /* schedule.h - the learning rate of each optimizer step, as transformers' get_scheduler computes
- * it. */
+ * it.
+ *
+ * A pure function of the step, so that resuming needs no state. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_SCHEDULE_H
 #define PLIMSOLL_ENGINE_TRAIN_SCHEDULE_H
 

@@ -1,4 +1,6 @@
-/* session.c - opening and filling what a run holds on its device. */
+/* session.c - opening and filling what a run holds on its device.
+ *
+ * Nothing is read from disk before all memory is allocated: what does not fit fails at once. */
 #include "engine/train/session.h"
 
 #include "base/mem.h"

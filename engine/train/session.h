@@ -1,5 +1,7 @@
-/* session.h - what a run holds on its device: arena, model, optimizer. Opened the same way on a
- * real device and on a null one; that the planner is this code and nothing else is law 1. */
+/* session.h - what a run holds on its device: arena, model, optimizer.
+ *
+ * Opened the same way on a real device and on a null one; that the planner is this code and nothing
+ * else is law 1. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_SESSION_H
 #define PLIMSOLL_ENGINE_TRAIN_SESSION_H
 

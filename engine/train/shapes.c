@@ -1,5 +1,6 @@
-/* shapes.c - the largest micro-batches of a run, from its own batcher, so that the plan is for
- * these data and not for the worst that the options would allow. */
+/* shapes.c - the largest micro-batches of a run, from its own batcher.
+ *
+ * So the plan is for these data, and not for the worst that the options would allow. */
 #include "engine/train/shapes.h"
 
 #include "base/mem.h"

@@ -1,10 +1,19 @@
 // inputs.mjs - bad input: each is refused with an error that names file, line or field, and nothing is started or lost.
 //
-// Method: one small thing is broken in a copy of what works; the engine's answer must be the right kind of error, name the
-// place, and leave no result behind. The full disk is a real one: a small tmpfs, where the test may mount one.
+// Method: one small thing is broken in a copy of what works; the engine's answer must be the right kind of error, name
+// the place, and leave no result behind. The full disk is a real one: a small tmpfs, where the test may mount one.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
-import { cpSync, existsSync, mkdirSync, readdirSync, readFileSync, rmSync, truncateSync, writeFileSync } from "node:fs";
+import {
+    cpSync,
+    existsSync,
+    mkdirSync,
+    readdirSync,
+    readFileSync,
+    rmSync,
+    truncateSync,
+    writeFileSync,
+} from "node:fs";
 import { join } from "node:path";
 import { ask, check, CHAT, events, finish, losses, MODEL, newFolder, newRun, run, skip, TEXT } from "./support.mjs";
 
@@ -29,32 +38,59 @@ function editConfig(folder, change) {
 }
 
 const row = (answer, weight) =>
-    JSON.stringify({ messages: [{ role: "user", content: "hi" }, { role: "assistant", content: answer, ...weight }] });
+    JSON.stringify({
+        messages: [
+            { role: "user", content: "hi" },
+            { role: "assistant", content: answer, ...weight },
+        ],
+    });
+
+const rows = (name, text) => () => ({ data: { train_files: [data(name, text)] } });
+const changed = (change) => () => ({ model: modelWith(change) });
+const configured = (change) => changed((folder) => editConfig(folder, change));
+const weights = (folder) => join(folder, "model.safetensors");
+const LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+const masked = `${row("a", { weight: 0 })}\n${row("b", { weight: 0 })}\n`;
 
 // name, what is wrong with the spec, the kind of error, what its message must name.
 const CASES = [
-    ["an empty file", () => ({ data: { train_files: [data("empty.jsonl", "")] } }), "invalid", /empty\.jsonl/],
-    ["a broken JSON line", () => ({ data: { train_files: [data("broken.jsonl", `${row("a")}\n\n{"messages": [}\n`)] } }), "invalid", /broken\.jsonl.*line 3|broken\.jsonl:3/],
-    ["every label masked", () => ({ data: { train_files: [data("masked.jsonl", `${row("a", { weight: 0 })}\n${row("b", { weight: 0 })}\n`)] } }), "invalid", /masked\.jsonl.*(weight|train)/],
-    ["a file that is not there", () => ({ data: { train_files: ["/nowhere/rows.jsonl"] } }), "not_found", /\/nowhere\/rows\.jsonl/],
+    ["an empty file", rows("empty.jsonl", ""), "invalid", /empty\.jsonl/],
+    [
+        "a broken JSON line",
+        rows("broken.jsonl", `${row("a")}\n\n{"messages": [}\n`),
+        "invalid",
+        /broken\.jsonl.*line 3|broken\.jsonl:3/,
+    ],
+    ["every label masked", rows("masked.jsonl", masked), "invalid", /masked\.jsonl.*(weight|train)/],
+    ["two formats in one file", rows("mixed.jsonl", `${row("a")}\n{"text":"b"}\n`), "invalid", /mixed\.jsonl.*2/],
+    [
+        "a file that is not there",
+        () => ({ data: { train_files: ["/nowhere/rows.jsonl"] } }),
+        "not_found",
+        /\/nowhere\/rows\.jsonl/,
+    ],
     ["a model folder that is not there", () => ({ model: "/nowhere/model" }), "not_found", /\/nowhere\/model/],
-    ["a model folder without weights", () => ({ model: modelWith((m) => rmSync(join(m, "model.safetensors"))) }), "not_found", /safetensors/],
-    ["a truncated safetensors", () => ({ model: modelWith((m) => truncateSync(join(m, "model.safetensors"), 5000)) }), "invalid", /model\.safetensors/],
-    ["a git lfs pointer as weights", () => ({ model: modelWith((m) => writeFileSync(join(m, "model.safetensors"), "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")) }), "invalid", /LFS/i],
-    ["an unknown architecture", () => ({ model: modelWith((m) => editConfig(m, (c) => (c.model_type = "gemma9"))) }), "unsupported", /gemma9/],
-    ["weights of another shape", () => ({ model: modelWith((m) => editConfig(m, (c) => (c.intermediate_size *= 2))) }), "invalid", /model\.layers\.0\.mlp/],
-    ["a quantised model", () => ({ model: modelWith((m) => editConfig(m, (c) => (c.quantization_config = { bits: 4 }))) }), "unsupported", /quanti/i],
-    ["an unknown rope type", () => ({ model: modelWith((m) => editConfig(m, (c) => (c.rope_scaling = { rope_type: "spiral", factor: 2 }))) }), "unsupported", /spiral/],
+    ["a model folder without weights", changed((m) => rmSync(weights(m))), "not_found", /safetensors/],
+    ["a truncated safetensors", changed((m) => truncateSync(weights(m), 5000)), "invalid", /model\.safetensors/],
+    ["a git lfs pointer as weights", changed((m) => writeFileSync(weights(m), LFS_POINTER)), "invalid", /LFS/i],
+    ["an unknown architecture", configured((c) => (c.model_type = "gemma9")), "unsupported", /gemma9/],
+    ["weights of another shape", configured((c) => (c.intermediate_size *= 2)), "invalid", /model\.layers\.0\.mlp/],
+    ["a quantised model", configured((c) => (c.quantization_config = { bits: 4 })), "unsupported", /quanti/i],
+    [
+        "an unknown rope type",
+        configured((c) => (c.rope_scaling = { rope_type: "spiral", factor: 2 })),
+        "unsupported",
+        /spiral/,
+    ],
+    ["chat rows for a model without a template", changed(dropTemplate), "invalid|not_found|unsupported", /template/],
     ["an unknown spec key", () => ({ learning_rat: 1 }), "invalid", /learning_rat.*learning_rate/],
     ["a spec value out of bounds", () => ({ r: 0 }), "invalid", /\br\b/],
     ["a target module that matches nothing", () => ({ target_modules: ["q_prj"] }), "invalid", /q_prj.*q_proj/],
     ["a device that does not exist here", () => ({ device: "abacus" }), "invalid", /abacus/],
     ["more memory than allowed", () => ({ memory: { cap: "4MiB" } }), "out_of_memory", /MiB/],
-    ["chat rows for a model without a template", () => ({ model: modelWith((m) => editTemplate(m)) }), "invalid|not_found|unsupported", /template/],
-    ["two formats in one file", () => ({ data: { train_files: [data("mixed.jsonl", `${row("a")}\n{"text":"b"}\n`)] } }), "invalid", /mixed\.jsonl.*2/],
 ];
 
-function editTemplate(folder) {
+function dropTemplate(folder) {
     const path = join(folder, "tokenizer_config.json");
     const config = JSON.parse(readFileSync(path, "utf8"));
     delete config.chat_template;
@@ -90,11 +126,17 @@ await check("a plan that does not fit says so", () => {
 });
 
 await check("the planned peak is the measured peak", async () => {
-    for (const more of [{}, { finetuning_type: "full" }, { gradient_checkpointing: true, data: { packing: false } }]) {
+    for (const more of [
+        {},
+        { finetuning_type: "full" },
+        { gradient_checkpointing: true, data: { packing: false } },
+    ]) {
         const folder = newRun({ ...more, max_steps: 30 });
         const plan = ask("plan", join(folder, "spec.json")).json;
         assert.equal((await run(folder)).code, 0);
-        const peak = events(folder).filter((e) => e.kind === "memory").at(-1).peak;
+        const peak = events(folder)
+            .filter((e) => e.kind === "memory")
+            .at(-1).peak;
         assert.equal(peak, plan.planned_peak_bytes);
     }
 });
@@ -132,10 +174,15 @@ if (mountSmallDisk(disk, "6m")) {
         assert.match(last.message, /disk is full/);
         const kept = readdirSync(join(folder, "checkpoints"));
         assert.ok(kept.length >= 1, "the earlier checkpoints are there");
-        assert.ok(kept.every((name) => /^step-\d+$/.test(name)), `no rest of the last one: ${kept}`);
+        assert.ok(
+            kept.every((name) => /^step-\d+$/.test(name)),
+            `no rest of the last one: ${kept}`,
+        );
         // With room again, the run goes on from the last complete checkpoint.
         rmSync(join(folder, "checkpoints", "step-1"), { recursive: true });
-        writeFileSync(join(folder, "spec.json"), JSON.stringify({ ...JSON.parse(readFileSync(join(folder, "spec.json"))), save_steps: 0, save_total_limit: 1, max_steps: 8 }));
+        const spec = JSON.parse(readFileSync(join(folder, "spec.json"), "utf8"));
+        const shorter = { ...spec, save_steps: 0, save_total_limit: 1, max_steps: 8 };
+        writeFileSync(join(folder, "spec.json"), JSON.stringify(shorter));
         const again = await run(folder);
         assert.equal(again.code, 0, again.stderr);
     });

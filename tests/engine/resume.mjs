@@ -1,7 +1,8 @@
-// resume.mjs - law 4: a crash costs at most the steps since the last checkpoint, and a resumed run continues bit for bit.
+// resume.mjs - law 4: a crash costs at most the steps since the last checkpoint; a resumed run continues bit for bit.
 //
-// Goal: the losses of every step, and the bytes of the result, are the same whether a run was left alone, stopped by SIGTERM,
-// killed by SIGKILL, or found its newest checkpoint damaged. Method: one undisturbed run of each kind as the reference.
+// Goal: the losses of every step, and the bytes of the result, are the same whether a run was left alone, stopped by
+// SIGTERM, killed by SIGKILL, or found its newest checkpoint damaged. Method: one undisturbed run of each kind as the
+// reference.
 import assert from "node:assert/strict";
 import { appendFileSync, existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,13 +11,23 @@ import { check, CHAT, events, finish, losses, newRun, run, start, stepReached } 
 const STOPPED = 75;
 const KINDS = {
     "lora with dropout": { r: 8, lora_dropout: 0.1, save_steps: 4, save_total_limit: 0 },
-    "full with checkpointing": { finetuning_type: "full", gradient_checkpointing: true, save_steps: 4, save_total_limit: 0 },
-    "accumulation, padded": { data: { packing: false }, per_device_train_batch_size: 1, gradient_accumulation_steps: 4, save_steps: 4 },
+    "full with checkpointing": {
+        finetuning_type: "full",
+        gradient_checkpointing: true,
+        save_steps: 4,
+        save_total_limit: 0,
+    },
+    "accumulation, padded": {
+        data: { packing: false },
+        per_device_train_batch_size: 1,
+        gradient_accumulation_steps: 4,
+        save_steps: 4,
+    },
 };
 
 function resultBytes(folder) {
-    const name = existsSync(join(folder, "adapter")) ? "adapter/adapter_model.safetensors" : "model/model.safetensors";
-    return readFileSync(join(folder, name));
+    const lora = existsSync(join(folder, "adapter"));
+    return readFileSync(join(folder, lora ? "adapter/adapter_model.safetensors" : "model/model.safetensors"));
 }
 
 async function reference(spec) {
@@ -65,7 +76,9 @@ for (const [kind, spec] of Object.entries(KINDS)) {
             assert.equal(end.signal, "SIGKILL");
             const again = await run(folder);
             assert.equal(again.code, 0, again.stderr);
-            const resumed = events(folder).filter((e) => e.kind === "start").at(-1).resumed_from_step;
+            const resumed = events(folder)
+                .filter((e) => e.kind === "start")
+                .at(-1).resumed_from_step;
             assert.ok(resumed % 4 === 0 && resumed <= 12, `resumed from ${resumed}`);
             assertSame(folder, wanted);
         });

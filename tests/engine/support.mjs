@@ -68,7 +68,11 @@ export function events(folder) {
 
 // step -> loss, a later event of the same step winning, as for the server.
 export function losses(folder) {
-    return Object.fromEntries(events(folder).filter((e) => e.kind === "step").map((e) => [e.step, e.loss]));
+    return Object.fromEntries(
+        events(folder)
+            .filter((e) => e.kind === "step")
+            .map((e) => [e.step, e.loss]),
+    );
 }
 
 export function start(folder) {

@@ -1,9 +1,10 @@
 // real.mjs - a real model (SmolLM2-135M-Instruct) against reference numbers made with transformers and PEFT.
 //
-// The model is looked for in PLIMSOLL_TEST_MODEL, then in ../shared/models/smollm2-135m-instruct beside the project: a folder with
-// model.gguf and the references (golden.json, tokens.json, first_mate.jsonl, adapter_start/), or with those and an already converted
-// model in hf/. Without either the group says that it was skipped. Numbers: per-token losses 1e-4, ids and masks exactly, the
-// 25-step LoRA curve (loss and gradient norm) 1e-3 relative, greedy answers before and after training id for id.
+// The model is looked for in PLIMSOLL_TEST_MODEL, then in ../shared/models/smollm2-135m-instruct beside the project: a
+// folder with model.gguf and the references (golden.json, tokens.json, first_mate.jsonl, adapter_start/), or with
+// those and an already converted model in hf/. Without either the group says that it was skipped. Numbers: per-token
+// losses 1e-4, ids and masks exactly, the 25-step LoRA curve (loss and gradient norm) 1e-3 relative, greedy answers
+// before and after training id for id.
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -33,7 +34,9 @@ function check(name, run) {
 
 const reference = PLACES.find((place) => place && existsSync(join(place, "golden.json")));
 if (!reference) {
-    console.log("skipped: there is no real model (set PLIMSOLL_TEST_MODEL to a folder with model.gguf and its references)");
+    console.log(
+        "skipped: there is no real model (set PLIMSOLL_TEST_MODEL to a folder with model.gguf and its references)",
+    );
     console.log("0 passed, 0 failed, 1 skipped");
     process.exit(0);
 }
@@ -68,7 +71,10 @@ let model;
 check("the model is turned into a Hugging Face folder", () => (model = convert()));
 
 check("token ids and masks of the chat rows are exact", () => {
-    const ours = tool("tokens", model, join(reference, "first_mate.jsonl")).trim().split("\n").map((line) => JSON.parse(line));
+    const ours = tool("tokens", model, join(reference, "first_mate.jsonl"))
+        .trim()
+        .split("\n")
+        .map((line) => JSON.parse(line));
     const wanted = read("tokens.json");
     assert.equal(ours.length, wanted.length);
     for (const [i, row] of wanted.entries()) {
@@ -82,7 +88,8 @@ check("the loss of every token of the text", () => {
     assert.equal(ours.nll.length, golden.nll.length);
     const worst = Math.max(...ours.nll.map((nll, i) => Math.abs(nll - golden.nll[i])));
     assert.ok(worst <= 1e-4, `the largest difference is ${worst}`);
-    for (const { position, ids } of ours.top5_ids) assert.deepEqual(ids, golden.top5_ids[position], `position ${position}`);
+    for (const { position, ids } of ours.top5_ids)
+        assert.deepEqual(ids, golden.top5_ids[position], `position ${position}`);
 });
 
 function greedy(answers, adapter) {
@@ -115,12 +122,18 @@ check("the 25-step LoRA curve", () => {
     writeFileSync(join(run, "spec.json"), JSON.stringify(spec));
     const end = spawnSync(join(BUILD, "plimsoll-engine"), ["run", run], { encoding: "utf8" });
     assert.equal(end.status, 0, end.stderr);
-    const events = readFileSync(join(run, "events.0.jsonl"), "utf8").trim().split("\n").map((line) => JSON.parse(line));
+    const events = readFileSync(join(run, "events.0.jsonl"), "utf8")
+        .trim()
+        .split("\n")
+        .map((line) => JSON.parse(line));
     const steps = events.filter((event) => event.kind === "step");
     assert.equal(steps.length, lora.rows.length);
     for (const [i, row] of lora.rows.entries()) {
         assert.equal(steps[i].trained_tokens, row.trained_tokens);
-        assert.ok(Math.abs(steps[i].loss / row.loss - 1) <= 1e-3, `loss of step ${row.step}: ${steps[i].loss}, wanted ${row.loss}`);
+        assert.ok(
+            Math.abs(steps[i].loss / row.loss - 1) <= 1e-3,
+            `loss of step ${row.step}: ${steps[i].loss}, wanted ${row.loss}`,
+        );
         const norm = Math.abs(steps[i].grad_norm / row.grad_norm - 1);
         assert.ok(norm <= 1e-3, `gradient norm of step ${row.step}: ${steps[i].grad_norm}, wanted ${row.grad_norm}`);
     }

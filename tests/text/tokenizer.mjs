@@ -1,16 +1,28 @@
 // tokenizer.mjs - the tokenizer against an independent implementation, on the tokenizers of real model families.
 //
-// Goal: the same ids as @huggingface/tokenizers on generated texts (mixed scripts, emoji, combining marks, runs of white space,
-// digits, code, control tokens, replaced invalid UTF-8), and the text back from the ids. Method: one seeded generator, our tool
-// as a filter. By default a few hundred texts a family; --full takes 10,000. --tool PATH names the tool, --seed N the seed,
-// --family NAME one family. Families whose package is not installed (tests/text/package.json has the large ones) are named.
+// Goal: the same ids as @huggingface/tokenizers on generated texts (mixed scripts, emoji, combining marks, runs of
+// white space, digits, code, control tokens, replaced invalid UTF-8), and the text back from the ids. Method: one
+// seeded generator, our tool as a filter. By default a few hundred texts a family; --full takes 10,000. --tool PATH
+// names the tool, --seed N the seed, --family NAME one family. Families whose package is not installed
+// (tests/text/package.json has the large ones) are named.
 import { spawnSync } from "node:child_process";
 import { existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 import { Tokenizer } from "@huggingface/tokenizers";
 import { fileURLToPath } from "node:url";
 
-const FAMILIES = ["llama3_1", "qwen3", "llama2", "deepseek_v3", "gemma3", "gpt4o", "gptoss", "llama3", "gpt35turbo", "claude"];
+const FAMILIES = [
+    "llama3_1",
+    "qwen3",
+    "llama2",
+    "deepseek_v3",
+    "gemma3",
+    "gpt4o",
+    "gptoss",
+    "llama3",
+    "gpt35turbo",
+    "claude",
+];
 // Node 18, which Debian 12 and Ubuntu 24.04 bring, has no import.meta.dirname.
 const HERE = fileURLToPath(new URL(".", import.meta.url));
 const root = join(HERE, "..", "..");
@@ -41,22 +53,67 @@ function randomFrom(start) {
     };
 }
 
-const WORDS = ("the ship's LINE don't We'LL it'S I'm HelloWorld eBay pH naïve façade Straße ΑΘΗΝΑ Σίσυφος Привет мир ёлка שלום " +
+const WORDS = (
+    "the ship's LINE don't We'LL it'S I'm HelloWorld eBay pH naïve façade Straße ΑΘΗΝΑ Σίσυφος Привет мир ёлка שלום " +
     "العربية हिन्दी ไทย 日本語 漢字かな 你好 世界 한국어 Việt Nam ğüş İstanbul ﬁne Å x1 v1.20 foo/bar// a_b __init__ camelCaseWord " +
-    "http://x.org/?q=1&r=2 {\"a\":[1,2]} if(x<=3){ return; } <div> </div> #include -> (x):\n == != ... --- '' \"\" `` don’t").split(" ");
+    'http://x.org/?q=1&r=2 {"a":[1,2]} if(x<=3){ return; } <div> </div> #include -> (x):\n == != ... --- \'\' "" `` don’t'
+).split(" ");
 const MARKS = ["\u0301", "\u0308", "\u0327", "\u094d", "\u200d", "\ufe0f", "\u0e31", "\u3099"];
 const EMOJI = ["🙂", "👍🏽", "👩‍👩‍👧", "🇩🇪", "✨", "❤️", "🏴‍☠️"];
-const SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", " \n", "\n ", "\u00a0", "\u3000", "\u2003", "\t\t ", "          "];
-const ODD = ["\ufffd", "\u0000", "\u001c", "\u200b", "\ufeff", "½", "²", "①", "Ⅷ", "٣٤", "१२", "▁", "▁▁", "Ġ", "<0x0A>", "\u{1d400}", "ſ", "K", "'ſ"];
+const SPACES = [
+    " ",
+    "  ",
+    "   ",
+    "\t",
+    "\n",
+    "\n\n",
+    "\r\n",
+    " \n",
+    "\n ",
+    "\u00a0",
+    "\u3000",
+    "\u2003",
+    "\t\t ",
+    "          ",
+];
+const ODD = [
+    "\ufffd",
+    "\u0000",
+    "\u001c",
+    "\u200b",
+    "\ufeff",
+    "½",
+    "²",
+    "①",
+    "Ⅷ",
+    "٣٤",
+    "१२",
+    "▁",
+    "▁▁",
+    "Ġ",
+    "<0x0A>",
+    "\u{1d400}",
+    "ſ",
+    "K",
+    "'ſ",
+];
 const HOLD = "\u0000";
 
 function makeText(random, controls) {
     const pick = (list) => list[random(list.length)];
     const makers = [
-        () => pick(WORDS), () => ` ${pick(WORDS)}`, () => pick(WORDS) + pick(MARKS), () => pick(EMOJI), () => pick(SPACES),
-        () => String(random(10 ** (1 + random(9)))), () => pick(ODD), () => pick(controls),
-        () => String.fromCodePoint(0x21 + random(94)), () => String.fromCodePoint(0xa0 + random(0x2000)),
-        () => String.fromCodePoint(0x4e00 + random(0x5000)), () => Buffer.from([0x61, 0x80 + random(128), 0x62]).toString(),
+        () => pick(WORDS),
+        () => ` ${pick(WORDS)}`,
+        () => pick(WORDS) + pick(MARKS),
+        () => pick(EMOJI),
+        () => pick(SPACES),
+        () => String(random(10 ** (1 + random(9)))),
+        () => pick(ODD),
+        () => pick(controls),
+        () => String.fromCodePoint(0x21 + random(94)),
+        () => String.fromCodePoint(0xa0 + random(0x2000)),
+        () => String.fromCodePoint(0x4e00 + random(0x5000)),
+        () => Buffer.from([0x61, 0x80 + random(128), 0x62]).toString(),
     ];
     const weights = [0, 0, 0, 1, 1, 1, 1, 1, 2, 3, 4, 4, 5, 5, 6, 7, 8, 8, 9, 10, 11];
     let text = "";
@@ -64,8 +121,8 @@ function makeText(random, controls) {
     return text.replaceAll(HOLD, "");
 }
 
-// SentencePiece families write every space as U+2581 and Llama 2 begins anew behind a control token: there the text comes
-// back with those two changes, elsewhere exactly, or in its normal form.
+// SentencePiece families write every space as U+2581 and Llama 2 begins anew behind a control token: there the text
+// comes back with those two changes, elsewhere exactly, or in its normal form.
 function sameText(family, text, back, controls) {
     if ([text, text.normalize("NFC"), text.normalize("NFKC")].includes(back)) return true;
     if (family !== "llama2" && family !== "gemma3") return false;
@@ -82,7 +139,11 @@ function ask(folder, texts) {
     const input = texts.map((text) => JSON.stringify({ text })).join("\n") + "\n";
     const run = spawnSync(tool, [folder], { input, maxBuffer: 1 << 30 });
     if (run.status !== 0) throw new Error(`${tool}: ${run.error ?? run.stderr}`);
-    return run.stdout.toString().trimEnd().split("\n").map((line) => JSON.parse(line));
+    return run.stdout
+        .toString()
+        .trimEnd()
+        .split("\n")
+        .map((line) => JSON.parse(line));
 }
 
 function compare(family, folder) {
@@ -100,20 +161,36 @@ function compare(family, folder) {
         const want = oracle.encode(text, { add_special_tokens: false }).ids;
         const { ids, ends, decoded, streamed, error } = answers[i];
         if (error || ids.join() !== want.join()) {
-            // JavaScript's \s has U+FEFF, Unicode's White_Space and the files' own engine have not: there the peer is wrong.
+            // JavaScript's \s has U+FEFF, Unicode's White_Space and the files' own engine have not: there the peer is
+            // wrong.
             if (!error && text.includes("\ufeff")) return void peer_wrong.push(text);
             bad.ids.push([text, want, ids ?? error]);
         }
         if (!sameText(family, text, decoded, controls)) bad.back.push([text, decoded]);
-        const peer = want.length === 0 ? "" : oracle.decode(want, { skip_special_tokens: false, clean_up_tokenization_spaces: false });
+        const peer =
+            want.length === 0
+                ? ""
+                : oracle.decode(want, { skip_special_tokens: false, clean_up_tokenization_spaces: false });
         if (decoded !== peer) bad.decode.push([text, peer, decoded]);
         if (streamed !== decoded) bad.stream.push([text, decoded, streamed]);
-        if (ends?.length && (ends.at(-1) !== Buffer.byteLength(text) || ends.some((end, k) => k > 0 && end < ends[k - 1]))) bad.ends.push([text, ends]);
+        if (
+            ends?.length &&
+            (ends.at(-1) !== Buffer.byteLength(text) || ends.some((end, k) => k > 0 && end < ends[k - 1]))
+        )
+            bad.ends.push([text, ends]);
     });
-    if (peer_wrong.length > 0) console.log(`note ${family}: ${peer_wrong.length} texts with U+FEFF, which the peer takes for white space`);
+    if (peer_wrong.length > 0)
+        console.log(`note ${family}: ${peer_wrong.length} texts with U+FEFF, which the peer takes for white space`);
     check(`${family}: at most one text in a hundred is excused`, peer_wrong.length * 100 <= count);
     for (const [what, list] of Object.entries(bad)) {
-        check(`${family}: ${what} of ${count} texts (seed ${seed})`, list.length === 0, `${list.length} differ, ${list.slice(0, 3).map((one) => JSON.stringify(one)).join("  ")}`);
+        check(
+            `${family}: ${what} of ${count} texts (seed ${seed})`,
+            list.length === 0,
+            `${list.length} differ, ${list
+                .slice(0, 3)
+                .map((one) => JSON.stringify(one))
+                .join("  ")}`,
+        );
     }
 }
 
