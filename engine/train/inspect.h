@@ -8,8 +8,9 @@
 #include "base/json.h"
 
 /* {"model_type","architecture","parameters","layers","hidden_size","vocab_size",
- * "max_position_embeddings","torch_dtype","weights_bytes","tokenizer_size","chat_template"}; checks config, weights (names and shapes) and
- * tokenizer on the way. Caller frees *out with cJSON_Delete. */
+ * "max_position_embeddings","torch_dtype","weights_bytes","tokenizer_size","chat_template"};
+ * checks config, weights (names and shapes) and tokenizer on the way. Caller frees *out with
+ * cJSON_Delete. */
 enum status inspect_model(const char *folder, cJSON **out, struct err *e);
 
 /* {"prompt","text"}: the greedy answer of a model, with an adapter folder or NULL. Caller frees

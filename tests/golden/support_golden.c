@@ -1,4 +1,5 @@
-/* support_golden.c - opening a golden family through the same doors as a run: spec, config, session.
+/* support_golden.c - opening a golden family through the same doors as a run: spec, config,
+ * session.
  *
  * Anything that goes wrong here fails the running test with the engine's own words. */
 #include <stdarg.h>

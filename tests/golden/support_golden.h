@@ -1,6 +1,7 @@
 /* support_golden.h - a golden family opened in the engine: model, batch, reference numbers.
  *
- * Every test of tests/golden goes through golden_open, so that what is proven is what a run does. */
+ * Every test of tests/golden goes through golden_open, so that what is proven is what a run does.
+ */
 #ifndef PLIMSOLL_TESTS_SUPPORT_GOLDEN_H
 #define PLIMSOLL_TESTS_SUPPORT_GOLDEN_H
 

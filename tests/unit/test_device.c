@@ -1,7 +1,8 @@
 /* test_device.c - names, memory and argument checks of devices.
  * rooms: kernels base
  *
- * The null device must succeed at everything and touch nothing: its pointers fault when followed. */
+ * The null device must succeed at everything and touch nothing: its pointers fault when followed.
+ */
 #include "tests/unit/support_ops.h"
 
 static void test_device_open_refuses_names_with_a_reason(void **state) {

@@ -1,5 +1,5 @@
-/* test_ops_flat.c - optimizer, clipping, dropout, row moves, column operations and conversions against plain loops.
- * rooms: kernels base
+/* test_ops_flat.c - optimizer, clipping, dropout, row moves, column operations and conversions
+ * against plain loops. rooms: kernels base
  *
  * Counts lie on both sides of the size from which work is split over threads. */
 #include "kernels/philox.h"
@@ -208,7 +208,8 @@ static void test_column_operations_match_reference(void **state) {
 static void test_convert_rounds_to_nearest_even_and_keeps_nan(void **state) {
     (void)state;
     struct device *device = ops_open();
-    /* 1 + 2^-8 is half way: to even 1; 1 + 3*2^-8 to even 1 + 2^-6; the largest float rounds to infinity. */
+    /* 1 + 2^-8 is half way: to even 1; 1 + 3*2^-8 to even 1 + 2^-6; the largest float rounds to
+     * infinity. */
     float x[7] = {1, 1 + 0x1p-8f, 1 + 0x3p-8f, 1 + 0x1.01p-8f, -0.0f, NAN, 3.4028235e38f}, back[7];
     uint16_t narrow[7];
     const struct matrix wide = {x, DTYPE_F32, 7}, half = {narrow, DTYPE_BF16, 7},

@@ -1,5 +1,5 @@
-/* test_ops_math.c - the CPU device's own exp, tanh and random numbers: exp and tanh walked over the floats against long
- * double, Philox against the published known answers (Random123, kat_vectors).
+/* test_ops_math.c - the CPU device's own exp, tanh and random numbers: exp and tanh walked over the
+ * floats against long double, Philox against the published known answers (Random123, kat_vectors).
  * rooms: kernels base */
 #include "kernels/cpu/simd/math.h"
 #include "kernels/philox.h"

@@ -1,8 +1,8 @@
-/* test_template.c - the chat template interpreter: small templates with the output that Jinja 3 gives when it is set up as
- * Hugging Face does, the limits, and errors that say where.
+/* test_template.c - the chat template interpreter: small templates with the output that Jinja 3
+ * gives when it is set up as Hugging Face does, the limits, and errors that say where.
  *
- * Method: a table of template and output; failures by their text. Spans and folders have their own cases.
- * rooms: engine_text engine_io base */
+ * Method: a table of template and output; failures by their text. Spans and folders have their own
+ * cases. rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
