@@ -4,7 +4,7 @@
 // is imported as it is served; expected values are computed by hand or by a slow, plain second way.
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
-import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
+import { mkdtemp, readdir, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
 import { pathToFileURL } from "node:url";
@@ -13,6 +13,7 @@ import { createChecks, ROOT } from "./support.mjs";
 const { check, close } = createChecks();
 const out = await mkdtemp(path.join(tmpdir(), "plimsoll-page-"));
 execFileSync(process.execPath, [path.join(ROOT, "webui/assemble.mjs"), path.join(out, "page")]);
+await writeFile(path.join(out, "package.json"), `{"type":"module"}`); // Node 18 does not guess that .js is a module
 const load = (name) => import(pathToFileURL(path.join(out, "page", name)).href);
 
 const series = await load("lib/series.js");
