@@ -77,11 +77,21 @@ static inline void ops_near_all(const float *got, const double *want, int64_t co
     }
 }
 
-/* Checks `samples` entries of grad (all when samples >= count) against central differences of
- * loss(context) by input. */
-static inline void ops_check_gradient(double *input, const float *grad, int64_t count,
-                                      int64_t samples, double (*loss)(void *), void *context,
-                                      double tolerance, const char *what) {
+/* A function of an input that the test may change, and what is called its gradient. */
+struct ops_gradient {
+    double *input;
+    const float *grad;
+    int64_t count;
+    double (*loss)(void *);
+    void *context;
+    const char *what;
+};
+
+/* Checks `samples` entries (all when samples >= count) against central differences of the loss. */
+static inline void ops_check_gradient(const struct ops_gradient *g, int64_t samples,
+                                      double tolerance) {
+    const int64_t count = g->count;
+    double *input = g->input;
     const double step = 1e-4;
     uint64_t state = 77;
     const int64_t tries = samples < count ? samples : count;
@@ -90,11 +100,11 @@ static inline void ops_check_gradient(double *input, const float *grad, int64_t 
             samples < count ? (int64_t)((ops_uniform(&state) + 1) / 2 * (double)count) : s;
         const double old = input[i];
         input[i] = old + step;
-        const double high = loss(context);
+        const double high = g->loss(g->context);
         input[i] = old - step;
-        const double low = loss(context);
+        const double low = g->loss(g->context);
         input[i] = old;
-        ops_near((double)grad[i], (high - low) / (2 * step), tolerance, 1, what, i);
+        ops_near((double)g->grad[i], (high - low) / (2 * step), tolerance, 1, g->what, i);
     }
 }
 

@@ -151,7 +151,19 @@ static void test_device_bf16_products_are_granted_or_refused_with_the_reason(voi
         return;
     }
     assert_int_equal(error.status, STATUS_UNSUPPORTED);
-    assert_non_null(strstr(error.text, "bf16"));
+    assert_non_null(strstr(error.text, "set bf16 to false"));
+}
+
+/* Plans for bf16 are made anywhere: the plan does not multiply. */
+static void test_device_null_opens_with_bf16_products_anywhere(void **state) {
+    (void)state;
+    static const char *const names[] = {"null:cpu", "null:cuda"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct device *device = NULL;
+        ops_ok(device_open(&device, names[i], true, e));
+        assert_true(device->gemm_bf16);
+        device_close(device);
+    }
 }
 
 static void test_device_dtypes_have_names_and_sizes(void **state) {
@@ -171,6 +183,7 @@ int main(void) {
         cmocka_unit_test(test_device_commit_of_part_of_a_page_is_an_internal_error),
         cmocka_unit_test(test_device_null_operations_succeed_and_touch_nothing),
         cmocka_unit_test(test_device_bf16_products_are_granted_or_refused_with_the_reason),
+        cmocka_unit_test(test_device_null_opens_with_bf16_products_anywhere),
         cmocka_unit_test(test_device_dtypes_have_names_and_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,17 @@ static double norm_loss(void *context) {
     return loss;
 }
 
+static void check_norm_values(const struct norm_data *d, const float *y, const float *rstd) {
+    for (int64_t t = 0; t < d->tokens; t++) {
+        for (int64_t i = 0; i < d->groups * d->width; i++) {
+            double want_rstd = 0;
+            const double want = norm_value(d, t, i / d->width, i % d->width, &want_rstd);
+            ops_near((double)y[t * d->ld + i], want, 2e-6, 1, "y", i);
+            ops_near((double)rstd[t * d->groups + i / d->width], want_rstd, 1e-6, 0, "rstd", t);
+        }
+    }
+}
+
 static void check_norm(struct device *device, int64_t width, int64_t groups, bool residual) {
     const int64_t tokens = 9, row = groups * width, ld = residual ? row : row + 3,
                   count = tokens * ld;
@@ -74,14 +85,7 @@ static void check_norm(struct device *device, int64_t width, int64_t groups, boo
     struct norm_data d = {
         tokens, groups,         width, ld, ops_widen(source, count), ops_widen(weight, width),
         dy,     (double)offset, 1e-5};
-    for (int64_t t = 0; t < tokens; t++) {
-        for (int64_t i = 0; i < row; i++) {
-            double want_rstd = 0;
-            const double want = norm_value(&d, t, i / width, i % width, &want_rstd);
-            ops_near((double)y[t * ld + i], want, 2e-6, 1, "y", i);
-            ops_near((double)rstd[t * groups + i / width], want_rstd, 1e-6, 0, "rstd", t);
-        }
-    }
+    check_norm_values(&d, y, rstd);
     const struct rmsnorm_backward_args backward = {.tokens = tokens,
                                                    .groups = groups,
                                                    .width = width,
@@ -100,8 +104,10 @@ static void check_norm(struct device *device, int64_t width, int64_t groups, boo
     for (int64_t i = 0; residual && i < count; i++) {
         dx[i] -= dx0[i];
     }
-    ops_check_gradient(d.x, dx, row, 20, norm_loss, &d, residual ? 1e-4 : 2e-5, "dx");
-    ops_check_gradient(d.weight, dweight, width, 20, norm_loss, &d, 2e-5, "dweight");
+    ops_check_gradient(&(struct ops_gradient){d.x, dx, row, norm_loss, &d, "dx"}, 20,
+                       residual ? 1e-4 : 2e-5);
+    ops_check_gradient(&(struct ops_gradient){d.weight, dweight, width, norm_loss, &d, "dweight"},
+                       20, 2e-5);
     float *all[] = {x, r, sum, weight, y, dy, rstd, dx, dx0, dweight};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         mem_free(all[i]);
@@ -210,7 +216,8 @@ static void check_glu(struct device *device, int64_t width, enum activation acti
     /* In place, which device.h allows. */
     ops_ok(device_glu_backward(
         device, &(struct glu_backward_args){tokens, width, activation, x, dout, x}, e));
-    ops_check_gradient(d.x, x, 2 * tokens * width, 40, glu_loss, &d, 2e-5, "dgate_up");
+    ops_check_gradient(&(struct ops_gradient){d.x, x, 2 * tokens * width, glu_loss, &d, "dgate_up"},
+                       40, 2e-5);
     mem_free(x);
     mem_free(out);
     mem_free(dout);
@@ -324,10 +331,14 @@ static void check_loss(struct device *device, int64_t vocab, float softcap) {
         for (int64_t i = 0; i < vocab; i++) {
             x[row * vocab + i] *= 4;
         }
-        ops_check_gradient(d.x, x + row * vocab, vocab, 12, loss_value, &d, 2e-5, "dlogits");
+        ops_check_gradient(
+            &(struct ops_gradient){d.x, x + row * vocab, vocab, loss_value, &d, "dlogits"}, 12,
+            2e-5);
         struct loss_data at_label = d;
-        ops_check_gradient(at_label.x + labels[row], x + row * vocab + labels[row], 1, 1,
-                           loss_value, &d, 2e-5, "dlabel");
+        ops_check_gradient(&(struct ops_gradient){at_label.x + labels[row],
+                                                  x + row * vocab + labels[row], 1, loss_value, &d,
+                                                  "dlabel"},
+                           1, 2e-5);
     }
     assert_int_equal(correct[3], 1);
     mem_free(x);

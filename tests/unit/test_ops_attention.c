@@ -180,22 +180,29 @@ static void check_backward(struct device *device, struct attention_data *d) {
                                      e));
     if (d->c->pad > 0) assert_true(dq[a->ld_q - 1] == padding);
     if (d->c->pad == 0) {
-        ops_check_gradient(d->q_ref, dq, a->tokens * a->ld_q, SAMPLES, reference_loss, d, 2e-5,
-                           "dq");
-        ops_check_gradient(d->k_ref, dk, a->tokens * a->ld_k, SAMPLES, reference_loss, d, 2e-5,
-                           "dk");
-        ops_check_gradient(d->v_ref, dv, a->tokens * a->ld_v, SAMPLES, reference_loss, d, 2e-5,
-                           "dv");
+        ops_check_gradient(
+            &(struct ops_gradient){d->q_ref, dq, a->tokens * a->ld_q, reference_loss, d, "dq"},
+            SAMPLES, 2e-5);
+        ops_check_gradient(
+            &(struct ops_gradient){d->k_ref, dk, a->tokens * a->ld_k, reference_loss, d, "dk"},
+            SAMPLES, 2e-5);
+        ops_check_gradient(
+            &(struct ops_gradient){d->v_ref, dv, a->tokens * a->ld_v, reference_loss, d, "dv"},
+            SAMPLES, 2e-5);
     } else {
         /* Padding has no gradient: look only at the first row's worth of each matrix, and at its
          * last rows. */
         const int64_t last = a->tokens - 1;
-        ops_check_gradient(d->q_ref, dq, a->heads * a->head_dim, SAMPLES, reference_loss, d, 2e-5,
-                           "dq");
-        ops_check_gradient(d->k_ref + last * a->ld_k, dk + last * a->ld_k,
-                           a->kv_heads * a->head_dim, SAMPLES, reference_loss, d, 2e-5, "dk");
-        ops_check_gradient(d->v_ref, dv, a->kv_heads * a->head_dim, SAMPLES, reference_loss, d,
-                           2e-5, "dv");
+        ops_check_gradient(
+            &(struct ops_gradient){d->q_ref, dq, a->heads * a->head_dim, reference_loss, d, "dq"},
+            SAMPLES, 2e-5);
+        ops_check_gradient(&(struct ops_gradient){d->k_ref + last * a->ld_k, dk + last * a->ld_k,
+                                                  a->kv_heads * a->head_dim, reference_loss, d,
+                                                  "dk"},
+                           SAMPLES, 2e-5);
+        ops_check_gradient(&(struct ops_gradient){d->v_ref, dv, a->kv_heads * a->head_dim,
+                                                  reference_loss, d, "dv"},
+                           SAMPLES, 2e-5);
     }
     mem_free(dq);
     mem_free(dk);

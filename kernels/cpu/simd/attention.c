@@ -77,24 +77,26 @@ static void attend_block(const struct attention_args *a, struct tiles *t, const 
     const int64_t rows = round_up(span->rows, TILE_ROWS), padded = round_up(cols, TILE_COLS);
     const float *k = a->k + (span->start + key) * a->ld_k + kv_head * dim;
     const float *v = a->v + (span->start + key) * a->ld_v + kv_head * dim;
-    tile_pack_transposed(t->keys, BLOCK, padded, k, a->ld_k, cols, dim);
-    tile_pack(t->v, t->wide, cols, v, a->ld_v, cols, dim, 1);
-    tile_product(rows, padded, dim, (struct tile_view){t->q, t->wide, 1}, t->keys, BLOCK, t->score,
-                 BLOCK, false);
+    tile_pack_transposed((struct tile){t->keys, BLOCK}, padded,
+                         (struct tile_source){k, a->ld_k, cols, dim});
+    tile_pack((struct tile){t->v, t->wide}, cols, (struct tile_source){v, a->ld_v, cols, dim}, 1);
+    tile_product((struct tile_sides){rows, padded, dim}, (struct tile_view){t->q, t->wide, 1},
+                 (struct tile_view){t->keys, BLOCK, 1}, (struct tile){t->score, BLOCK}, false);
     for (int64_t row = 0; row < span->rows; row++) {
         int64_t low = 0, high = 0;
         visible_columns(a, span->from + row, key, cols, &low, &high);
         softmax_row(a, t, row, low, high);
     }
-    tile_product(rows, t->wide, cols, (struct tile_view){t->score, BLOCK, 1}, t->v, t->wide, t->out,
-                 t->wide, true);
+    tile_product((struct tile_sides){rows, t->wide, cols}, (struct tile_view){t->score, BLOCK, 1},
+                 (struct tile_view){t->v, t->wide, 1}, (struct tile){t->out, t->wide}, true);
 }
 
 static void attend(const struct attention_args *a, struct tiles *t, const struct span *span,
                    int64_t head) {
     const int64_t dim = a->head_dim, kv_head = head / (a->heads / a->kv_heads);
     const int64_t first = span->start + span->from, rows = round_up(span->rows, TILE_ROWS);
-    tile_pack(t->q, t->wide, rows, a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim,
+    tile_pack((struct tile){t->q, t->wide}, rows,
+              (struct tile_source){a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim},
               a->scale);
     memset(t->out, 0, (size_t)(BLOCK * t->wide) * sizeof *t->out);
     memset(t->score, 0, BLOCK * BLOCK * sizeof *t->score);

@@ -41,10 +41,13 @@ static void pack_queries(const struct attention_backward_args *b, struct tiles *
     const struct attention_args *a = &b->forward;
     const int64_t dim = a->head_dim, first = span->start + span->from,
                   rows = round_up(span->rows, TILE_ROWS);
-    tile_pack(t->q, t->wide, rows, a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim,
+    tile_pack((struct tile){t->q, t->wide}, rows,
+              (struct tile_source){a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim},
               a->scale);
-    tile_pack(t->dout, t->wide, rows, b->dout + (first * a->heads + head) * dim, a->heads * dim,
-              span->rows, dim, 1);
+    tile_pack((struct tile){t->dout, t->wide}, rows,
+              (struct tile_source){b->dout + (first * a->heads + head) * dim, a->heads * dim,
+                                   span->rows, dim},
+              1);
 }
 
 static void pack_keys(const struct attention_args *a, struct tiles *t, const struct span *span,
@@ -52,10 +55,13 @@ static void pack_keys(const struct attention_args *a, struct tiles *t, const str
     const int64_t dim = a->head_dim, first = span->start + span->from,
                   padded = round_up(span->rows, TILE_COLS);
     const float *k = a->k + first * a->ld_k + kv_head * dim;
-    tile_pack_transposed(t->keys, BLOCK, padded, k, a->ld_k, span->rows, dim);
-    tile_pack_transposed(t->values, BLOCK, padded, a->v + first * a->ld_v + kv_head * dim, a->ld_v,
-                         span->rows, dim);
-    tile_pack(t->k, t->wide, round_up(span->rows, TILE_ROWS), k, a->ld_k, span->rows, dim, 1);
+    tile_pack_transposed((struct tile){t->keys, BLOCK}, padded,
+                         (struct tile_source){k, a->ld_k, span->rows, dim});
+    tile_pack_transposed(
+        (struct tile){t->values, BLOCK}, padded,
+        (struct tile_source){a->v + first * a->ld_v + kv_head * dim, a->ld_v, span->rows, dim});
+    tile_pack((struct tile){t->k, t->wide}, round_up(span->rows, TILE_ROWS),
+              (struct tile_source){k, a->ld_k, span->rows, dim}, 1);
 }
 
 /* One row of scores and of dP becomes P and dS = P * (dP - delta) * (slope of the cap), zero
@@ -91,10 +97,12 @@ static void gradient_block(const struct attention_backward_args *b, struct tiles
                            const struct span *queries, const struct span *keys, int64_t head) {
     const struct attention_args *a = &b->forward;
     const int64_t rows = round_up(queries->rows, TILE_ROWS), cols = round_up(keys->rows, TILE_COLS);
-    tile_product(rows, cols, a->head_dim, (struct tile_view){t->q, t->wide, 1}, t->keys, BLOCK,
-                 t->probability, BLOCK, false);
-    tile_product(rows, cols, a->head_dim, (struct tile_view){t->dout, t->wide, 1}, t->values, BLOCK,
-                 t->dscore, BLOCK, false);
+    tile_product((struct tile_sides){rows, cols, a->head_dim}, (struct tile_view){t->q, t->wide, 1},
+                 (struct tile_view){t->keys, BLOCK, 1}, (struct tile){t->probability, BLOCK},
+                 false);
+    tile_product((struct tile_sides){rows, cols, a->head_dim},
+                 (struct tile_view){t->dout, t->wide, 1}, (struct tile_view){t->values, BLOCK, 1},
+                 (struct tile){t->dscore, BLOCK}, false);
     for (int64_t row = 0; row < queries->rows; row++) {
         const int64_t query = queries->from + row;
         const int64_t at = head * a->tokens + queries->start + query;
@@ -131,10 +139,14 @@ static void keys_task(const struct attention_backward_args *b, struct tiles *t,
                                          simd_min(BLOCK, keys->length - from)};
             pack_queries(b, t, &queries, head);
             gradient_block(b, t, &queries, keys, head);
-            tile_product(rows, t->wide, queries.rows, (struct tile_view){t->dscore, 1, BLOCK}, t->q,
-                         t->wide, t->sum_1, t->wide, true);
-            tile_product(rows, t->wide, queries.rows, (struct tile_view){t->probability, 1, BLOCK},
-                         t->dout, t->wide, t->sum_2, t->wide, true);
+            tile_product((struct tile_sides){rows, t->wide, queries.rows},
+                         (struct tile_view){t->dscore, 1, BLOCK},
+                         (struct tile_view){t->q, t->wide, 1}, (struct tile){t->sum_1, t->wide},
+                         true);
+            tile_product((struct tile_sides){rows, t->wide, queries.rows},
+                         (struct tile_view){t->probability, 1, BLOCK},
+                         (struct tile_view){t->dout, t->wide, 1}, (struct tile){t->sum_2, t->wide},
+                         true);
         }
     }
     const int64_t first = keys->start + keys->from, dim = a->head_dim;
@@ -159,8 +171,9 @@ static void queries_task(const struct attention_backward_args *b, struct tiles *
                                   simd_min(BLOCK, queries->length - from)};
         pack_keys(a, t, &keys, kv_head);
         gradient_block(b, t, queries, &keys, head);
-        tile_product(rows, t->wide, keys.rows, (struct tile_view){t->dscore, BLOCK, 1}, t->k,
-                     t->wide, t->sum_1, t->wide, true);
+        tile_product((struct tile_sides){rows, t->wide, keys.rows},
+                     (struct tile_view){t->dscore, BLOCK, 1}, (struct tile_view){t->k, t->wide, 1},
+                     (struct tile){t->sum_1, t->wide}, true);
     }
     const int64_t first = queries->start + queries->from;
     write_tile(b->dq + first * b->ld_dq + head * a->head_dim, b->ld_dq, t->sum_1, t->wide,

@@ -31,20 +31,31 @@ struct tile_view {
     int64_t row, col;
 };
 
+/* A tile that is written: dense columns, `ld` floats between rows. */
+struct tile {
+    float *at;
+    int64_t ld;
+};
+
+/* Sides of a product of tiles. */
+struct tile_sides {
+    int64_t m, n, k;
+};
+
 /* c[TILE_ROWS, 2*VEC] (+)= a[TILE_ROWS, k] * b[k, 2*VEC]: the accumulators stay in registers. */
 static inline __attribute__((always_inline)) void tile_kernel(int64_t k, struct tile_view a,
-                                                              const float *b, int64_t ld_b,
-                                                              float *c, int64_t ld_c,
+                                                              struct tile_view b, struct tile c,
                                                               bool accumulate) {
     vec sum[TILE_ROWS][2];
 #pragma GCC unroll 8
     for (int r = 0; r < TILE_ROWS; r++) {
         const vec zero = {0};
-        sum[r][0] = accumulate ? *(const vec *)(c + r * ld_c) : zero;
-        sum[r][1] = accumulate ? *(const vec *)(c + r * ld_c + VEC) : zero;
+        sum[r][0] = accumulate ? *(const vec *)(c.at + r * c.ld) : zero;
+        sum[r][1] = accumulate ? *(const vec *)(c.at + r * c.ld + VEC) : zero;
     }
     for (int64_t p = 0; p < k; p++) {
-        const vec b0 = *(const vec *)(b + p * ld_b), b1 = *(const vec *)(b + p * ld_b + VEC);
+        const float *row = b.at + p * b.row;
+        const vec b0 = *(const vec *)row, b1 = *(const vec *)(row + VEC);
 #pragma GCC unroll 8
         for (int r = 0; r < TILE_ROWS; r++) {
             const float x = a.at[r * a.row + p * a.col];
@@ -54,45 +65,53 @@ static inline __attribute__((always_inline)) void tile_kernel(int64_t k, struct 
     }
 #pragma GCC unroll 8
     for (int r = 0; r < TILE_ROWS; r++) {
-        *(vec *)(c + r * ld_c) = sum[r][0];
-        *(vec *)(c + r * ld_c + VEC) = sum[r][1];
+        *(vec *)(c.at + r * c.ld) = sum[r][0];
+        *(vec *)(c.at + r * c.ld + VEC) = sum[r][1];
     }
 }
 
-/* c[m,n] (+)= a[m,k] * b[k,n]; m a multiple of TILE_ROWS, n of TILE_COLS. A strip of b stays in the
- * first cache while all rows of a pass over it. */
-static inline void tile_product(int64_t m, int64_t n, int64_t k, struct tile_view a, const float *b,
-                                int64_t ld_b, float *c, int64_t ld_c, bool accumulate) {
-    for (int64_t j = 0; j < n; j += 2 * VEC) {
-        for (int64_t i = 0; i < m; i += TILE_ROWS) {
-            const struct tile_view rows = {a.at + i * a.row, a.row, a.col};
-            tile_kernel(k, rows, b + j, ld_b, c + i * ld_c + j, ld_c, accumulate);
+/* c[m,n] (+)= a[m,k] * b[k,n]; m a multiple of TILE_ROWS, n of TILE_COLS; the columns of b are
+ * dense. A strip of b stays in the first cache while all rows of a pass over it. */
+static inline void tile_product(struct tile_sides s, struct tile_view a, struct tile_view b,
+                                struct tile c, bool accumulate) {
+    for (int64_t j = 0; j < s.n; j += 2 * VEC) {
+        for (int64_t i = 0; i < s.m; i += TILE_ROWS) {
+            tile_kernel(s.k, (struct tile_view){a.at + i * a.row, a.row, a.col},
+                        (struct tile_view){b.at + j, b.row, 1},
+                        (struct tile){c.at + i * c.ld + j, c.ld}, accumulate);
         }
     }
 }
 
-/* out[padded rows, padded cols] = scale * x[rows, cols], zero elsewhere. */
-static inline void tile_pack(float *out, int64_t ld, int64_t padded_rows, const float *x,
-                             int64_t ld_x, int64_t rows, int64_t cols, float scale) {
-    for (int64_t r = 0; r < rows; r++) {
+/* What is packed into a tile: rows x cols floats, `ld` between rows. */
+struct tile_source {
+    const float *at;
+    int64_t ld, rows, cols;
+};
+
+/* out[padded rows, out.ld] = scale * x, zero elsewhere. */
+static inline void tile_pack(struct tile out, int64_t padded_rows, struct tile_source x,
+                             float scale) {
+    for (int64_t r = 0; r < x.rows; r++) {
+        float *to = out.at + r * out.ld;
 #pragma omp simd
-        for (int64_t c = 0; c < cols; c++) {
-            out[r * ld + c] = scale * x[r * ld_x + c];
+        for (int64_t c = 0; c < x.cols; c++) {
+            to[c] = scale * x.at[r * x.ld + c];
         }
-        memset(out + r * ld + cols, 0, (size_t)(ld - cols) * sizeof *out);
+        memset(to + x.cols, 0, (size_t)(out.ld - x.cols) * sizeof *to);
     }
-    memset(out + rows * ld, 0, (size_t)((padded_rows - rows) * ld) * sizeof *out);
+    memset(out.at + x.rows * out.ld, 0, (size_t)((padded_rows - x.rows) * out.ld) * sizeof *out.at);
 }
 
-/* out[cols, ld] = transpose of x[rows, cols], zero in columns rows..padded_rows-1. */
-static inline void tile_pack_transposed(float *out, int64_t ld, int64_t padded_rows, const float *x,
-                                        int64_t ld_x, int64_t rows, int64_t cols) {
-    for (int64_t c = 0; c < cols; c++) {
-        for (int64_t r = 0; r < rows; r++) {
-            out[c * ld + r] = x[r * ld_x + c];
+/* out[x.cols, out.ld] = transpose of x, zero in columns x.rows..padded_rows-1. */
+static inline void tile_pack_transposed(struct tile out, int64_t padded_rows,
+                                        struct tile_source x) {
+    for (int64_t c = 0; c < x.cols; c++) {
+        for (int64_t r = 0; r < x.rows; r++) {
+            out.at[c * out.ld + r] = x.at[r * x.ld + c];
         }
-        for (int64_t r = rows; r < padded_rows; r++) {
-            out[c * ld + r] = 0;
+        for (int64_t r = x.rows; r < padded_rows; r++) {
+            out.at[c * out.ld + r] = 0;
         }
     }
 }
