@@ -6,12 +6,15 @@
 // results/NAME.jsonl and makes BENCHMARKS.md again.
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
-import { availableParallelism, totalmem } from 'node:os';
+import { availableParallelism, cpus, totalmem } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { writeReport } from './report.mjs';
 import { ROOT } from './support.mjs';
 
+// Threads that spin while they wait lose far more to other work than its share: a factor of ten was seen.
+const BUSY_PERCENT_MAX = 15;
+const QUIET_LOOK_MS = 2000;
 const HERE = dirname(fileURLToPath(import.meta.url));
 
 function commit() {
@@ -33,7 +36,28 @@ function machine() {
     return `${cpu}, ${availableParallelism()} cores, ${memory} GiB${extras.length ? `, ${extras.join(' ')}` : ''}`;
 }
 
+// Milliseconds x cores that all processors were busy since the start, and in all.
+function processorTime() {
+    const times = cpus().map((cpu) => cpu.times);
+    const sum = (keys) => times.reduce((total, t) => total + keys.reduce((a, key) => a + t[key], 0), 0);
+    return { busy: sum(['user', 'nice', 'sys', 'irq']), all: sum(['user', 'nice', 'sys', 'irq', 'idle']) };
+}
+
+// Percent of the processors that others use, over two seconds before anything is measured.
+async function busyPercent() {
+    const before = processorTime();
+    await new Promise((resolve) => setTimeout(resolve, QUIET_LOOK_MS));
+    const after = processorTime();
+    return Math.round((100 * (after.busy - before.busy)) / (after.all - before.all));
+}
+
 async function main(name, keep) {
+    const busy = await busyPercent();
+    if (keep && busy > BUSY_PERCENT_MAX) {
+        throw new Error(
+            `other work uses ${busy} % of this machine: a result would say nothing, so none is kept`,
+        );
+    }
     const path = join(HERE, `${name}.mjs`);
     if (!existsSync(path)) throw new Error(`there is no benchmark ${name}`);
     const { cases } = await import(path);
@@ -56,5 +80,8 @@ async function main(name, keep) {
 }
 
 if (process.argv[1] === fileURLToPath(import.meta.url)) {
-    await main(process.argv[2], process.argv.includes('--keep'));
+    await main(process.argv[2], process.argv.includes('--keep')).catch((error) => {
+        console.error(`bench: ${error.message}`);
+        process.exitCode = 1;
+    });
 }
