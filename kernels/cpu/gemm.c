@@ -10,7 +10,7 @@
 
 /* A converted block of one operand: big enough that the library reaches its rate, small enough for
  * the shared cache. */
-enum { BLOCK_BYTES_MAX = 4 << 20, BLOCK_SIDE_MIN = 256 };
+enum { BLOCK_BYTES_MAX = 4 << 20, BLOCK_SIDE_MIN = 256, THIN_SIDE = 64 };
 
 /* Rows and columns as stored, so that one description serves both operands and both transposes. */
 struct operand {
@@ -88,9 +88,17 @@ static enum status multiply_blocks(struct device *device, const struct gemm_args
     return STATUS_OK;
 }
 
+/* Between f32 operands, one side thin (the ranks of LoRA), reading and rounding both costs more
+ * time than the product gains: (m + n) k elements at 0.3 ns against m n k at 5 ps. A step of a 135M
+ * model with LoRA, sequence 256, gains 8 percent (AMD EPYC, Zen 4, 2 threads, 2026-11-29). */
+static bool worth_rounding(const struct gemm_args *a) {
+    return a->a.dtype == DTYPE_BF16 || a->b.dtype == DTYPE_BF16 ||
+           a->m * a->n >= THIN_SIDE * (a->m + a->n);
+}
+
 static enum status multiply(struct device *device, const struct gemm_args *args, struct err *e) {
     struct cpu_state *state = device->state;
-    const enum dtype dtype = device->gemm_bf16 ? DTYPE_BF16 : DTYPE_F32;
+    const enum dtype dtype = device->gemm_bf16 && worth_rounding(args) ? DTYPE_BF16 : DTYPE_F32;
     struct blocks blocks = {
         .a = {.whole = args->a,
               .outer_first = !args->trans_a,
