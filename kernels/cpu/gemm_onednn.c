@@ -2,12 +2,11 @@
  * that includes dnnl.h.
  *
  * Why two ways: dnnl_sgemm is one call that versions 2 and 3 share, takes alpha, beta and any
- * leading dimension, and has nothing to keep. On an AMD EPYC (Zen 4, 2 threads, 2026-11-29, best of
- * 60, M 256 and 512, N and K of 16 to 49152) it gave 140 to 230 GFLOP/s, the fp32 matmul primitive
- * the same within noise, OpenBLAS 0.3.21 100 to 190 (24 to 73 with a side of 16). bf16 exists as a
- * primitive only: 290 to 440 there. Primitives are compiled for one shape, which costs half
- * a millisecond, so the latest are kept; both ways need one parallel region a product, and pack
- * operands in memory of the library. */
+ * leading dimension, and keeps nothing; bf16 exists as a primitive only. GFLOP/s on an AMD EPYC
+ * (Zen 4, 2 threads, 2026-11-29, best of 60, M 256 and 512, N and K of 16 to 49152): dnnl_sgemm 145
+ * to 233, fp32 primitive 131 to 232 (better for x W^T, worse for the head's gradient), OpenBLAS 53
+ * to 210, bf16 primitive 210 to 451. A primitive is compiled for one shape in half a millisecond, so
+ * the latest are kept. Both ways are one parallel region and pack in memory of the library. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
