@@ -5,8 +5,9 @@
  * leading dimension, and keeps nothing; bf16 exists as a primitive only. GFLOP/s on an AMD EPYC
  * (Zen 4, 2 threads, 2026-11-29, best of 60, M 256 and 512, N and K of 16 to 49152): dnnl_sgemm 145
  * to 233, fp32 primitive 131 to 232 (better for x W^T, worse for the head's gradient), OpenBLAS 53
- * to 210, bf16 primitive 210 to 451. A primitive is compiled for one shape in half a millisecond, so
- * the latest are kept. Both ways are one parallel region and pack in memory of the library. */
+ * to 210, bf16 primitive 210 to 451. A primitive is compiled for one shape, in half a
+ * millisecond, so the latest are kept. Both ways are one parallel region and pack in memory of the
+ * library. */
 #include "kernels/cpu/cpu.h"
 
 #include <stdio.h>
