@@ -141,6 +141,20 @@ await check("the planned peak is the measured peak", async () => {
     }
 });
 
+await check("bf16 trains where the processor is fast at it, and is refused by name elsewhere", async () => {
+    const folder = newRun({ bf16: true, max_steps: 20 });
+    const end = await run(folder);
+    if (end.code === 0) {
+        const curve = Object.values(losses(folder));
+        assert.ok(curve.at(-1) < curve[0], `the loss went from ${curve[0]} to ${curve.at(-1)}`);
+        const planned = events(folder).find((e) => e.kind === "start").planned_peak_bytes;
+        assert.equal(events(folder).filter((e) => e.kind === "memory").at(-1).peak, planned);
+    } else {
+        assert.equal(events(folder).at(-1).status, "unsupported");
+        assert.match(events(folder).at(-1).message, /bf16/);
+    }
+});
+
 await check("check: rows, format and errors of a file", () => {
     const good = ask("check", CHAT);
     assert.equal(good.json.format, "messages");
