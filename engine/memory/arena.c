@@ -312,16 +312,6 @@ void arena_get_stats(const struct arena *arena, struct arena_stats *stats) {
     stats->largest_free_block = largest_free(arena);
 }
 
-void arena_reset_peaks(struct arena *arena) {
-    struct arena_stats *const s = &arena->stats;
-    s->allocated_peak = s->allocated;
-    s->reserved_peak = s->reserved;
-    memcpy(s->at_peak, s->by_category, sizeof s->at_peak);
-    memcpy(s->category_peak, s->by_category, sizeof s->category_peak);
-    memset(s->phase_peak, 0, sizeof s->phase_peak);
-    count_phase(arena);
-}
-
 const struct arena_shortage *arena_last_shortage(const struct arena *arena) {
     return &arena->shortage;
 }

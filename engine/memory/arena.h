@@ -91,8 +91,6 @@ int64_t arena_trim(struct arena *arena);
 /* From here on peaks are counted for this phase too. */
 void arena_enter(struct arena *arena, enum phase phase);
 void arena_get_stats(const struct arena *arena, struct arena_stats *stats);
-/* Forgets the peaks (they restart from what is allocated now). */
-void arena_reset_peaks(struct arena *arena);
 const struct arena_shortage *arena_last_shortage(const struct arena *arena);
 
 #endif

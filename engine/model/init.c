@@ -34,23 +34,6 @@ static void fill_uniform(float *out, int64_t count, uint64_t key, double bound) 
     }
 }
 
-/* Box and Muller 1958. */
-static void fill_normal(float *out, int64_t count, uint64_t key, double deviation) {
-    double u[4], z[4] = {0};
-    for (int64_t i = 0; i < count; i++) {
-        if (i % 4 == 0) {
-            uniform_quad(key, (uint64_t)i / 4, u);
-            for (int k = 0; k < 4; k += 2) {
-                const double radius = sqrt(-2 * log(u[k])),
-                             angle = 2 * 3.14159265358979323846 * u[k + 1];
-                z[k] = radius * cos(angle);
-                z[k + 1] = radius * sin(angle);
-            }
-        }
-        out[i] = (float)(z[i % 4] * deviation);
-    }
-}
-
 static enum status put(const struct model *m, const struct param *p, const float *values,
                        struct err *e) {
     struct tensor *view = model_param_view(m, p, true);
@@ -124,24 +107,4 @@ enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e) 
     }
     if (status == STATUS_OK && m->options.use_dora) status = init_magnitudes(m, e);
     return status;
-}
-
-enum status weights_init_random(struct model *m, uint64_t seed, double standard_deviation,
-                                struct err *e) {
-    enum status status = STATUS_OK;
-    for (size_t i = 0; status == STATUS_OK && i < m->param_count; i++) {
-        const struct param *const p = &m->params[i];
-        const struct storage *const s = &m->storages[p->storage];
-        const int64_t count = p->rank == 1 ? p->rows : p->rows * s->cols;
-        float *const values = mem_new((size_t)count, sizeof *values);
-        if (p->rank == 2)
-            fill_normal(values, count, philox_stream_key(seed, name_hash(p->name)),
-                        standard_deviation);
-        for (int64_t k = 0; s->kind == PARAM_NORM && k < count; k++) {
-            values[k] = 1 - m->config.norm_weight_offset;
-        }
-        status = put(m, p, values, e);
-        mem_free(values);
-    }
-    return status == STATUS_OK ? model_refresh(m, e) : status;
 }

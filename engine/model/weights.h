@@ -40,9 +40,4 @@ enum status weights_save_merged(const struct model *m, enum st_dtype dtype, cons
  */
 enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e);
 
-/* A fresh base model: matrices normal with this standard deviation, norms at their neutral value,
- * biases zero. */
-enum status weights_init_random(struct model *m, uint64_t seed, double standard_deviation,
-                                struct err *e);
-
 #endif

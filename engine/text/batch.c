@@ -222,22 +222,6 @@ void batcher_micro(struct batcher *b, int64_t micro, struct batch *out) {
     ASSERT(out->tokens == tokens);
 }
 
-void batch_full(const struct batch_options *options, struct batch *out) {
-    const size_t length = (size_t)options->max_length;
-    int32_t *const ids = mem_new(length, sizeof *ids);
-    uint8_t *const trained = mem_new(length, sizeof *trained);
-    memset(trained, 1, length);
-    const struct sample sample = {.ids = ids, .trained = trained, .count = options->max_length};
-    batch_reserve(out, options->micro_rows * options->max_length, options->micro_rows);
-    batch_clear(out);
-    out->cu_seqlens[0] = 0;
-    for (int64_t row = 0; row < options->micro_rows; row++) {
-        batch_append(out, &sample, row, options->max_length, options->pad_id);
-    }
-    mem_free(ids);
-    mem_free(trained);
-}
-
 void batch_release(struct batch *batch) {
     if (!batch) return;
     mem_free(batch->ids);

@@ -64,8 +64,4 @@ void batcher_step(struct batcher *b, int64_t step);
 /* Fills micro-batch `micro` (0-based) of the prepared step; memory in `out` is reused. */
 void batcher_micro(struct batcher *b, int64_t micro, struct batch *out);
 
-/* The largest micro-batch the options allow, full of trained tokens: what the planner plans with.
- */
-void batch_full(const struct batch_options *options, struct batch *out);
-
 #endif

@@ -70,7 +70,6 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
         arena_get_stats(s.arena, &plan->stats);
         plan->parameters = s.model.parameter_count;
         plan->trainable_parameters = s.model.trainable_count;
-        plan->flops_per_step = s.device->flops / (double)(2 * request->train->count);
     }
     session_close(&s);
     return status;

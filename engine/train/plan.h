@@ -19,7 +19,6 @@ struct plan_request {
 struct plan {
     struct arena_stats stats; /* after the planned steps: peaks by category and phase */
     int64_t parameters, trainable_parameters;
-    double flops_per_step; /* of the largest micro-batch, forward and backward */
 };
 
 /* Runs two steps of every shape, the evaluation and the samples. Errors as for the run itself,

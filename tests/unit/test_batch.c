@@ -272,19 +272,6 @@ static void test_batch_C08_pad_equal_to_eos_keeps_the_stop_token(void **state) {
     batcher_close(&b);
 }
 
-static void test_batch_full_is_the_largest_the_options_allow(void **state) {
-    (void)state;
-    const struct batch_options o = {.micro_rows = 3, .global_rows = 3, .max_length = 16};
-    struct batch m = {0};
-    batch_full(&o, &m);
-    assert_int_equal(m.tokens, 48);
-    assert_int_equal(m.segments, 3);
-    assert_int_equal(m.max_seqlen, 16);
-    assert_int_equal(m.trained, 45); /* the last token of a row predicts nothing */
-    assert_int_equal(m.cu_seqlens[3], 48);
-    batch_release(&m);
-}
-
 static void test_batch_impossible_options_are_refused(void **state) {
     (void)state;
     struct dataset d;
@@ -318,7 +305,6 @@ int main(void) {
         cmocka_unit_test(test_batch_shuffle_is_fair),
         cmocka_unit_test(test_batch_packing_fills_its_bins),
         cmocka_unit_test(test_batch_C08_pad_equal_to_eos_keeps_the_stop_token),
-        cmocka_unit_test(test_batch_full_is_the_largest_the_options_allow),
         cmocka_unit_test(test_batch_impossible_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
