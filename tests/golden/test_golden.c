@@ -190,8 +190,7 @@ static void test_adapter_saved_equals_reference(void **state) {
     golden_open(&g, s->family, s->variant, "cpu", NULL);
     must(adapter_save(&g.session.model, "base", folder, &e), &e);
     snprintf(changes, sizeof changes, "{\"adapter_name_or_path\":\"%s\"}", folder);
-    golden_open(&again, s->family, s->variant, "cpu", NULL);
-    must(adapter_load(&again.session.model, folder, &e), &e);
+    golden_open(&again, s->family, s->variant, "cpu", changes);
     char file[64];
     snprintf(file, sizeof file, "%s/adapter_model.safetensors", s->variant);
     compare_params(&again, file, false, 0);
