@@ -2,10 +2,10 @@
  * Method: the reference files in tests/golden/data are replayed on the CPU device in fp32 and
  * compared number by number.
  *
- * Tolerances: logits 1e-4 absolute, loss 1e-5 relative, gradients 1e-4 relative L2 per tensor,
- * trajectories 1e-4 relative; weights after ten steps 1e-3 relative L2: AdamW divides by the
- * gradient's own size, so an element whose gradient is near zero carries the rounding of a
- * different summation order into its full step. */
+ * Tolerances: logits 1e-4 absolute, loss 1e-5 relative, gradients and weights after ten steps 1e-4
+ * relative L2 per tensor, trajectories 1e-4 relative. The largest seen is 3e-5, for weights: AdamW
+ * divides by the gradient's own size, so an element whose gradient is near zero carries the
+ * rounding of a different summation order into its full step. */
 /* rooms: engine_train */
 #include <stdarg.h>
 #include <stddef.h>
@@ -174,7 +174,7 @@ static void test_trajectory_matches(void **state) {
     snprintf(file, sizeof file,
              full ? "full_after.safetensors" : "%s_after/adapter_model.safetensors", s->variant);
     char *path = golden_path(&g, file);
-    if (file_exists(path)) compare_params(&g, file, false, 1e-3);
+    if (file_exists(path)) compare_params(&g, file, false, 1e-4);
     mem_free(path);
     golden_close(&g);
 }
