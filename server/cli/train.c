@@ -225,6 +225,32 @@ static void take_step(struct progress *p, const cJSON *step) {
     show(p, false);
 }
 
+/* What the model says, on one line; a model may say anything, so nothing in it may steer the
+ * terminal. */
+static void take_sample(struct progress *p, const cJSON *sample) {
+    char prompt[256] = "", answer[512] = "";
+    double step = 0;
+    read_number(sample, "step", &step);
+    read_text(sample, "prompt", prompt, sizeof prompt);
+    read_text(sample, "text", answer, sizeof answer);
+    char *line = str_format("after step %lld: %s -> %s", (long long)step, prompt, answer);
+    for (unsigned char *at = (unsigned char *)line; *at; at++) {
+        if (*at < 0x20 || *at == 0x7F) *at = ' ';
+        if (at[0] == 0xC2 && at[1] >= 0x80 && at[1] < 0xA0) at[0] = at[1] = ' '; /* C1 controls */
+    }
+    say(p, line);
+    mem_free(line);
+}
+
+static void take_eval(struct progress *p, const cJSON *eval) {
+    double step = 0, loss = NAN;
+    read_number(eval, "step", &step);
+    read_number(eval, "loss", &loss);
+    char *line = str_format("after step %lld: held-out loss %.4f", (long long)step, loss);
+    say(p, line);
+    mem_free(line);
+}
+
 static void see(const char *name, const cJSON *data, void *context) {
     struct progress *const p = context;
     char level[16] = "info", message[1024] = "";
@@ -233,7 +259,11 @@ static void see(const char *name, const cJSON *data, void *context) {
     } else if (strcmp(name, "step") == 0) {
         take_step(p, data);
     } else if (strcmp(name, "memory") == 0) {
-        read_number(data, "allocated", &p->memory);
+        read_number(data, "peak", &p->memory);
+    } else if (strcmp(name, "sample") == 0) {
+        take_sample(p, data);
+    } else if (strcmp(name, "eval") == 0) {
+        take_eval(p, data);
     } else if (strcmp(name, "log") == 0) {
         read_text(data, "level", level, sizeof level);
         read_text(data, "message", message, sizeof message);
