@@ -117,19 +117,19 @@ void model_release(struct model *m) {
     *m = (struct model){0};
 }
 
-struct tensor *model_param_view(const struct model *m, const struct param *p, bool master) {
-    const struct storage *const s = &m->storages[p->storage];
-    struct tensor *const whole = master && s->master ? s->master : s->value;
+static struct tensor *rows_of(const struct param *p, struct tensor *whole) {
     return p->rank == 1 ? tensor_view_flat(whole, p->first_row, 1, p->rows)
                         : tensor_view_rows(whole, p->first_row, p->rows);
 }
 
+struct tensor *model_param_view(const struct model *m, const struct param *p, bool master) {
+    const struct storage *const s = &m->storages[p->storage];
+    return rows_of(p, master && s->master ? s->master : s->value);
+}
+
 struct tensor *model_param_gradient(const struct model *m, const struct param *p) {
     const struct storage *const s = &m->storages[p->storage];
-    if (!s->trainable) return NULL;
-    struct tensor *const whole = s->value->gradient->value;
-    return p->rank == 1 ? tensor_view_flat(whole, p->first_row, 1, p->rows)
-                        : tensor_view_rows(whole, p->first_row, p->rows);
+    return s->trainable ? rows_of(p, s->value->gradient->value) : NULL;
 }
 
 enum status model_refresh(struct model *m, struct err *e) {

@@ -57,22 +57,55 @@ enum status weights_check(const struct model_config *config, const struct st_set
     return check.status;
 }
 
-static enum status load_tensor(const struct st_tensor *t, struct tensor *to, void *staging,
-                               struct err *e) {
+static int64_t piece_of(int64_t left) {
+    return left < STAGING_ELEMENTS ? left : STAGING_ELEMENTS;
+}
+
+enum status weights_read_tensor(const struct st_tensor *t, struct tensor *to, struct err *e) {
     const int64_t count = tensor_count(to), size = dtype_bytes(to->dtype);
+    ASSERT(t->elements == count);
+    void *const staging = mem_new((size_t)piece_of(count), (size_t)size);
+    enum status status = STATUS_OK;
     for (int64_t first = 0; first < count; first += STAGING_ELEMENTS) {
-        const int64_t part = count - first < STAGING_ELEMENTS ? count - first : STAGING_ELEMENTS;
-        TRY(to->dtype == DTYPE_BF16 ? st_read_bf16(t, first, part, staging, e)
-                                    : st_read_f32(t, first, part, staging, e));
-        TRY(device_upload(to->space->device, (char *)to->data + first * size, staging, part * size,
-                          e));
+        const int64_t part = piece_of(count - first);
+        GUARD(to->dtype == DTYPE_BF16 ? st_read_bf16(t, first, part, staging, e)
+                                      : st_read_f32(t, first, part, staging, e));
+        GUARD(device_upload(to->space->device, (char *)to->data + first * size, staging,
+                            part * size, e));
     }
-    return STATUS_OK;
+done:
+    mem_free(staging);
+    return status;
+}
+
+enum status weights_write_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
+                                 struct err *e) {
+    ASSERT(dtype == ST_F32 || dtype == ST_BF16);
+    const int64_t count = tensor_count(t), size = dtype_bytes(t->dtype);
+    void *const staging = mem_new((size_t)piece_of(count), (size_t)size);
+    void *const converted = mem_new((size_t)piece_of(count), (size_t)st_dtype_bytes(dtype));
+    enum status status = STATUS_OK;
+    for (int64_t first = 0; first < count; first += STAGING_ELEMENTS) {
+        const int64_t part = piece_of(count - first);
+        GUARD(device_download(t->space->device, staging, (const char *)t->data + first * size,
+                              part * size, e));
+        const struct st_tensor piece = {.name = "staging",
+                                        .dtype = t->dtype == DTYPE_BF16 ? ST_BF16 : ST_F32,
+                                        .elements = part,
+                                        .bytes = part * size,
+                                        .data = staging};
+        GUARD(dtype == ST_BF16 ? st_read_bf16(&piece, 0, part, converted, e)
+                               : st_read_f32(&piece, 0, part, converted, e));
+        GUARD(st_writer_data(w, converted, part * st_dtype_bytes(dtype), e));
+    }
+done:
+    mem_free(staging);
+    mem_free(converted);
+    return status;
 }
 
 enum status weights_load_params(struct model *m, const struct param *params, size_t count,
                                 const struct st_set *set, struct err *e) {
-    void *const staging = mem_new(STAGING_ELEMENTS, sizeof(float));
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
         const struct param *const p = &params[i];
@@ -87,10 +120,9 @@ enum status weights_load_params(struct model *m, const struct param *params, siz
         /* The master takes the full precision of the file; model_refresh makes what forward reads.
          */
         struct tensor *view = model_param_view(m, p, true);
-        status = load_tensor(t, view, staging, e);
+        status = weights_read_tensor(t, view, e);
         tensor_release(view);
     }
-    mem_free(staging);
     return status == STATUS_OK ? model_refresh(m, e) : status;
 }
 
@@ -114,58 +146,25 @@ enum status weights_load(struct model *m, const struct st_set *set, struct weigh
     return STATUS_OK;
 }
 
-/* Downloads a tensor piece by piece and hands it to the writer in the file's dtype. */
-static enum status save_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
-                               void *staging, struct err *e) {
-    const int64_t count = tensor_count(t), size = dtype_bytes(t->dtype);
-    uint16_t *const rounded = mem_new(STAGING_ELEMENTS, sizeof *rounded);
-    float *const widened = mem_new(STAGING_ELEMENTS, sizeof *widened);
-    enum status status = STATUS_OK;
-    for (int64_t first = 0; status == STATUS_OK && first < count; first += STAGING_ELEMENTS) {
-        const int64_t part = count - first < STAGING_ELEMENTS ? count - first : STAGING_ELEMENTS;
-        GUARD(device_download(t->space->device, staging, (const char *)t->data + first * size,
-                              part * size, e));
-        const struct st_tensor piece = {.name = "staging",
-                                        .dtype = t->dtype == DTYPE_BF16 ? ST_BF16 : ST_F32,
-                                        .elements = part,
-                                        .bytes = part * size,
-                                        .data = staging};
-        if (dtype == ST_BF16) {
-            GUARD(st_read_bf16(&piece, 0, part, rounded, e));
-            status = st_writer_data(w, rounded, part * 2, e);
-        } else {
-            GUARD(st_read_f32(&piece, 0, part, widened, e));
-            status = st_writer_data(w, widened, part * 4, e);
-        }
-    }
-done:
-    mem_free(rounded);
-    mem_free(widened);
-    return status;
-}
-
 /* Gives the tensor to write for one parameter; the caller releases it. */
 typedef enum status (*source_fn)(const struct model *m, const struct param *p, struct tensor **out,
                                  struct err *e);
 
 static enum status save(const struct model *m, const struct param *params, size_t count,
                         source_fn source, enum st_dtype dtype, const char *path, struct err *e) {
-    ASSERT(dtype == ST_F32 || dtype == ST_BF16);
     struct st_writer w = {0};
     for (size_t i = 0; i < count; i++) {
         const struct param *const p = &params[i];
         const int64_t shape[] = {p->rows, m->storages[p->storage].cols};
         st_writer_declare(&w, p->name, dtype, shape, p->rank);
     }
-    void *const staging = mem_new(STAGING_ELEMENTS, sizeof(float));
     enum status status = st_writer_begin(&w, path, e);
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
         struct tensor *t = NULL;
         status = source(m, &params[i], &t, e);
-        if (status == STATUS_OK) status = save_tensor(t, dtype, &w, staging, e);
+        if (status == STATUS_OK) status = weights_write_tensor(t, dtype, &w, e);
         tensor_release(t);
     }
-    mem_free(staging);
     if (status == STATUS_OK) return st_writer_commit(&w, e);
     st_writer_abort(&w);
     return status;

@@ -7,6 +7,12 @@
 #include "engine/io/safetensors.h"
 #include "engine/model/model.h"
 
+/* One whole tensor between a file and the device, converted to the dtype of where it goes (f32 or
+ * bf16); as many elements on both sides. */
+enum status weights_read_tensor(const struct st_tensor *t, struct tensor *to, struct err *e);
+enum status weights_write_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
+                                 struct err *e);
+
 /* Every tensor that the config wants is stored with its shape. Looks at headers only. */
 enum status weights_check(const struct model_config *config, const struct st_set *set,
                           struct err *e);

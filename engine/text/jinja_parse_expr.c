@@ -150,15 +150,17 @@ static enum status parse_postfix(struct parser *p, struct node *node, struct nod
 
 /* ---- filters and tests ---- */
 
+static enum status fail_unknown(struct parser *p, const struct token *name, const char *kind) {
+    struct err text = {0};
+    err_set(&text, STATUS_UNSUPPORTED, "the %s \"%.60s\" is not supported", kind, name->text);
+    return parser_fail(p, name, STATUS_UNSUPPORTED, text.text);
+}
+
 enum status parse_filter(struct parser *p, struct node *of, struct node **out) {
     const struct token *const name = parser_token(p, 0);
     if (name->kind != TOKEN_NAME) return parser_fail_expected(p, "the name of a filter");
     const struct builtin *const function = jinja_filter(name->text);
-    if (!function) {
-        struct err text = {0};
-        err_set(&text, STATUS_UNSUPPORTED, "the filter \"%.60s\" is not supported", name->text);
-        return parser_fail(p, name, STATUS_UNSUPPORTED, text.text);
-    }
+    if (!function) return fail_unknown(p, name, "filter");
     p->at++;
     struct node *const node = parser_node(p, NODE_FILTER, name);
     node->as.call.of = of;
@@ -189,11 +191,7 @@ static enum status parse_test(struct parser *p, struct node *of, struct node **o
     const struct token *const name = parser_token(p, 0);
     if (name->kind != TOKEN_NAME) return parser_fail_expected(p, "the name of a test");
     const struct builtin *const function = jinja_test(name->text);
-    if (!function) {
-        struct err text = {0};
-        err_set(&text, STATUS_UNSUPPORTED, "the test \"%.60s\" is not supported", name->text);
-        return parser_fail(p, name, STATUS_UNSUPPORTED, text.text);
-    }
+    if (!function) return fail_unknown(p, name, "test");
     p->at++;
     struct node *const node = parser_node(p, NODE_TEST, name);
     node->as.call.of = of;

@@ -13,35 +13,22 @@
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
 
-enum { STATE_BYTES_MAX = 1 << 16, PIECE_ELEMENTS = 1 << 20 };
-
-static enum status write_flat(const struct tensor *t, struct st_writer *w, float *piece,
-                              struct err *e) {
-    const int64_t count = tensor_count(t);
-    for (int64_t first = 0; first < count; first += PIECE_ELEMENTS) {
-        const int64_t part = count - first < PIECE_ELEMENTS ? count - first : PIECE_ELEMENTS;
-        TRY(device_download(t->space->device, piece, tensor_f32(t) + first, part * 4, e));
-        TRY(st_writer_data(w, piece, part * 4, e));
-    }
-    return STATUS_OK;
-}
+enum { STATE_BYTES_MAX = 1 << 16 };
 
 static enum status save_optimizer(const struct optimizer *o, const char *folder, struct err *e) {
     char *path = file_join(folder, "optimizer.safetensors");
-    float *const piece = mem_new(PIECE_ELEMENTS, sizeof *piece);
     struct st_writer w = {0};
     const int64_t shape[] = {tensor_count(o->exp_avg)};
     st_writer_declare(&w, "exp_avg", ST_F32, shape, 1);
     st_writer_declare(&w, "exp_avg_sq", ST_F32, shape, 1);
     enum status status = st_writer_begin(&w, path, e);
-    if (status == STATUS_OK) status = write_flat(o->exp_avg, &w, piece, e);
-    if (status == STATUS_OK) status = write_flat(o->exp_avg_sq, &w, piece, e);
+    if (status == STATUS_OK) status = weights_write_tensor(o->exp_avg, ST_F32, &w, e);
+    if (status == STATUS_OK) status = weights_write_tensor(o->exp_avg_sq, ST_F32, &w, e);
     if (status == STATUS_OK) {
         status = st_writer_commit(&w, e);
     } else {
         st_writer_abort(&w);
     }
-    mem_free(piece);
     mem_free(path);
     return status;
 }
@@ -148,29 +135,21 @@ enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, st
 }
 
 static enum status load_flat(struct tensor *t, const struct st_set *set, const char *name,
-                             float *piece, struct err *e) {
+                             struct err *e) {
     const struct st_tensor *const stored = st_find(set, name);
     FAIL_IF(!stored || stored->elements != tensor_count(t), STATUS_INVALID,
             "%s: %s does not have the %lld elements of this model", set->paths[0], name,
             (long long)tensor_count(t));
-    for (int64_t first = 0; first < stored->elements; first += PIECE_ELEMENTS) {
-        const int64_t left = stored->elements - first,
-                      part = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
-        TRY(st_read_f32(stored, first, part, piece, e));
-        TRY(device_upload(t->space->device, tensor_f32(t) + first, piece, part * 4, e));
-    }
-    return STATUS_OK;
+    return weights_read_tensor(stored, t, e);
 }
 
 static enum status load_optimizer(struct optimizer *o, const char *folder, struct err *e) {
     char *path = file_join(folder, "optimizer.safetensors");
-    float *const piece = mem_new(PIECE_ELEMENTS, sizeof *piece);
     struct st_set set = {0};
     enum status status = st_open_file(&set, path, e);
-    if (status == STATUS_OK) status = load_flat(o->exp_avg, &set, "exp_avg", piece, e);
-    if (status == STATUS_OK) status = load_flat(o->exp_avg_sq, &set, "exp_avg_sq", piece, e);
+    if (status == STATUS_OK) status = load_flat(o->exp_avg, &set, "exp_avg", e);
+    if (status == STATUS_OK) status = load_flat(o->exp_avg_sq, &set, "exp_avg_sq", e);
     st_close(&set);
-    mem_free(piece);
     mem_free(path);
     return status;
 }

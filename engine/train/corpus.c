@@ -35,19 +35,19 @@ static int32_t padding_id(const struct model_config *config) {
     return config->eos_token_count > 0 ? (int32_t)config->eos_token_ids[0] : 0;
 }
 
-static enum status open_text(struct corpus *c, const struct spec *spec, struct err *e) {
-    TRY(tokenizer_open(&c->tokenizer, spec->model, e));
-    const enum status status = chat_template_open(&c->chat_template, spec->model, e);
+enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
+                             struct chat_template **chat_template, struct err *e) {
+    TRY(tokenizer_open(tokenizer, folder, e));
+    const enum status status = chat_template_open(chat_template, folder, e);
     if (status != STATUS_NOT_FOUND) return status;
-    err_clear(e); /* a model without a template is fine until chat rows want one: dataset_load says
-                     so then */
+    err_clear(e);
     return STATUS_OK;
 }
 
 enum status corpus_open(struct corpus *c, const struct spec *spec,
                         const struct model_config *config, struct err *e) {
     *c = (struct corpus){0};
-    TRY(open_text(c, spec, e));
+    TRY(corpus_open_text(spec->model, &c->tokenizer, &c->chat_template, e));
     struct dataset_options options = {.format = data_format_parse(spec->data.format),
                                       .mask = data_mask_parse(spec->data.mask),
                                       .max_length = spec->data.max_length,

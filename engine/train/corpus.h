@@ -21,6 +21,11 @@ struct corpus {
     int64_t total_steps;
 };
 
+/* Tokenizer and chat template of a model folder; *chat_template becomes NULL when it has none,
+ * which is fine until chat rows want one. Caller frees both, also after an error. */
+enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
+                             struct chat_template **chat_template, struct err *e);
+
 /* Reads everything the spec names. Close with corpus_close, also after an error. */
 enum status corpus_open(struct corpus *c, const struct spec *spec,
                         const struct model_config *config, struct err *e);

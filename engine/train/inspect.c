@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "engine/model/weights.h"
+#include "engine/train/corpus.h"
 #include "engine/train/generate.h"
 #include "engine/train/session.h"
 
@@ -14,14 +15,14 @@ static enum status describe(const char *folder, const struct model_config *c,
                             const struct st_set *set, cJSON *json, struct err *e) {
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
-    TRY(tokenizer_open(&tokenizer, folder, e));
-    json_add_i64(json, "tokenizer_size", tokenizer_size(tokenizer));
+    const enum status status = corpus_open_text(folder, &tokenizer, &chat_template, e);
+    if (status == STATUS_OK) {
+        json_add_i64(json, "tokenizer_size", tokenizer_size(tokenizer));
+        json_add_bool(json, "chat_template", chat_template != NULL);
+    }
     tokenizer_free(tokenizer);
-    const enum status status = chat_template_open(&chat_template, folder, e);
-    if (status != STATUS_OK && status != STATUS_NOT_FOUND) return status;
-    err_clear(e);
-    json_add_bool(json, "chat_template", status == STATUS_OK);
     chat_template_free(chat_template);
+    TRY(status);
     int64_t bytes = 0;
     for (int64_t i = 0; i < set->count; i++) {
         bytes += set->tensors[i].bytes;
@@ -59,12 +60,7 @@ static enum status answer(struct session *s, const char *folder, const char *pro
                           struct str *text, struct err *e) {
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
-    TRY(tokenizer_open(&tokenizer, folder, e));
-    enum status status = chat_template_open(&chat_template, folder, e);
-    if (status == STATUS_NOT_FOUND) {
-        err_clear(e);
-        status = STATUS_OK;
-    }
+    enum status status = corpus_open_text(folder, &tokenizer, &chat_template, e);
     const struct speaker speaker = {.model = &s->model,
                                     .tokenizer = tokenizer,
                                     .chat_template = chat_template,
