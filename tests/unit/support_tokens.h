@@ -93,4 +93,19 @@ static inline char *token_case_run(const struct token_case *c, struct dataset_co
     return str_take(&out);
 }
 
+static inline void token_case_expect(const struct token_case *c, const char *expected) {
+    char *const shown = token_case_run(c, NULL);
+    if (!str_equal(shown, expected)) fail_msg("\ngot      %s\nexpected %s", shown, expected);
+    mem_free(shown);
+}
+
+/* An error with this text, which never shows what stands in the rows. */
+static inline void token_case_expect_refused(const struct token_case *c, const char *text) {
+    char *const shown = token_case_run(c, NULL);
+    if (shown[0] != '!' || !strstr(shown, text))
+        fail_msg("\ngot %s\nexpected an error with %s", shown, text);
+    assert_null(strstr(shown, "secret"));
+    mem_free(shown);
+}
+
 #endif

@@ -18,30 +18,17 @@ static const char CHATML[] =
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-static void expect(const struct token_case *c, const char *expected) {
-    char *const shown = token_case_run(c, NULL);
-    if (!str_equal(shown, expected)) fail_msg("\ngot      %s\nexpected %s", shown, expected);
-    mem_free(shown);
-}
-
-static void expect_refused(const struct token_case *c, const char *text) {
-    char *const shown = token_case_run(c, NULL);
-    if (shown[0] != '!' || !strstr(shown, text))
-        fail_msg("\ngot %s\nexpected an error with %s", shown, text);
-    assert_null(strstr(shown, "secret"));
-    mem_free(shown);
-}
-
 static void test_dataset_B01_texts_get_one_bos_and_one_eos(void **state) {
     (void)state;
     struct token_case c = {
         .folder = "bos",
         .rows = "{\"text\":\"Yo a\"}\n{\"text\":\"<s>Yo a\"}\n{\"text\":\"Yo a</s>\"}\n"
                 "{\"text\":\"<s>Yo a</s>\"}"};
-    expect(&c, "^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]");
+    token_case_expect(&c,
+                      "^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]|^<s>[[Yo a^</s>]]");
     c.folder = "chatml"; /* no BOS: the first token has nothing before it */
     c.rows = "{\"text\":\"ab\"}\n{\"text\":\"ab<|im_end|>\"}";
-    expect(&c, "a[[b^<|im_end|>]]|a[[b^<|im_end|>]]");
+    token_case_expect(&c, "a[[b^<|im_end|>]]|a[[b^<|im_end|>]]");
 }
 
 static void test_dataset_A10_texts_keep_special_spellings_as_text(void **state) {
@@ -53,7 +40,7 @@ static void test_dataset_A10_texts_keep_special_spellings_as_text(void **state) 
     assert_int_equal(counts.control_tokens, 2);
     mem_free(shown);
     c.parse_special = true;
-    expect(&c, "^<s>[[a^</s>b^<s>^</s>]]");
+    token_case_expect(&c, "^<s>[[a^</s>b^<s>^</s>]]");
 }
 
 static void test_dataset_prompt_and_completion(void **state) {
@@ -62,18 +49,18 @@ static void test_dataset_prompt_and_completion(void **state) {
                            .chat = CHATML,
                            .rows = "{\"prompt\":\"Q: a\\nA:\",\"completion\":\" "
                                    "Yo\"}\n{\"prompt\":\"x\",\"completion\":\"\"}"};
-    expect(&c, "^<s>Q: a\nA:[[ Yo^</s>]]");
+    token_case_expect(&c, "^<s>Q: a\nA:[[ Yo^</s>]]");
     c.mask = MASK_ALL;
-    expect(&c, "^<s>[[Q: a\nA: Yo^</s>]]");
+    token_case_expect(&c, "^<s>[[Q: a\nA: Yo^</s>]]");
     c.mask = MASK_ASSISTANT;
     c.folder = "chatml";
     c.rows = "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
              "\"content\":\"b\"},"
              "{\"role\":\"user\",\"content\":\"c\"}],\"completion\":[{\"role\":\"assistant\","
              "\"content\":\"d\"}]}";
-    expect(&c, IM("user", "a") IM("assistant", "b") IM("user", "c") ANSWER("d"));
+    token_case_expect(&c, IM("user", "a") IM("assistant", "b") IM("user", "c") ANSWER("d"));
     c.rows = "{\"prompt\":[{\"role\":\"user\",\"content\":\"a\"}],\"completion\":\"d\"}";
-    expect_refused(&c, "line 1: completion: must be a list of messages");
+    token_case_expect_refused(&c, "line 1: completion: must be a list of messages");
 }
 
 static void test_dataset_alpaca(void **state) {
@@ -84,8 +71,8 @@ static void test_dataset_alpaca(void **state) {
                                          "\"ok\",\"text\":\"unused\",\"system\":\"S\","
                                          "\"history\":[[\"q\",\"r\"]]}\n{\"instruction\":\"go\","
                                          "\"input\":\"\",\"output\":\"on\"}"};
-    expect(&c, IM("system", "S") IM("user", "q") ANSWER("r") IM("user", "do\nit")
-                   ANSWER("ok") "|" IM("user", "go") ANSWER("on"));
+    token_case_expect(&c, IM("system", "S") IM("user", "q") ANSWER("r") IM("user", "do\nit")
+                              ANSWER("ok") "|" IM("user", "go") ANSWER("on"));
 }
 
 static void test_dataset_C07_sharegpt_roles(void **state) {
@@ -101,19 +88,20 @@ static void test_dataset_C07_sharegpt_roles(void **state) {
                                    "\"from\":\"gpt\",\"value\":\"first\"}]}\n"
                                    "{\"conversations\":[{\"role\":\"user\",\"content\":\"a\"},{"
                                    "\"role\":\"assistant\",\"content\":\"b\"}]}"};
-    expect(&c,
-           IM("user", "a") ANSWER("b") "|" IM("system", "S") IM("user", "a") IM("user", "a2")
-               ANSWER("b") "|" IM("system", "S") ANSWER("first") "|" IM("user", "a") ANSWER("b"));
+    token_case_expect(&c, IM("user", "a") ANSWER("b") "|" IM("system", "S") IM("user", "a")
+                              IM("user", "a2") ANSWER("b") "|" IM("system", "S")
+                                  ANSWER("first") "|" IM("user", "a") ANSWER("b"));
     c.rows = "{\"conversations\":[{\"from\":\"hummany\",\"value\":\"secret\"},{\"from\":\"gpt\","
              "\"value\":\"b\"}]}";
-    expect_refused(&c, "line 1: conversations[0].from: unknown role \"hummany\"");
+    token_case_expect_refused(&c, "line 1: conversations[0].from: unknown role \"hummany\"");
     c.rows = "{\"conversations\":[{\"from\":\"human\",\"value\":\"a\"},{\"from\":\"gpt\",\"value\":"
              "\"b\"}]}\n{\"text\":\"secret\"}";
-    expect_refused(
+    token_case_expect_refused(
         &c,
         "line 2: the row is in format text, line 1 made the file sharegpt: one format per file");
     c.format = FORMAT_MESSAGES;
-    expect_refused(&c, "line 1: the row is in format sharegpt, the job asks for messages");
+    token_case_expect_refused(&c,
+                              "line 1: the row is in format sharegpt, the job asks for messages");
 }
 
 static void test_dataset_C06_cut_rows_are_counted(void **state) {
@@ -135,7 +123,7 @@ static void test_dataset_C06_cut_rows_are_counted(void **state) {
     assert_int_equal(counts.longest, 27);
     mem_free(shown);
     c.max_length = 15;
-    expect_refused(
+    token_case_expect_refused(
         &c, "all 2 rows have no token to train on: in 2 the answer lies beyond max_length 15");
 }
 
@@ -161,14 +149,14 @@ static void test_dataset_the_first_wrong_line_is_the_error(void **state) {
         str_appendf(&rows, wrong ? "{\"text\":%d}\n" : "{\"text\":\"row %d\"}\n", i);
     }
     struct token_case c = {.folder = "bos", .rows = str_text(&rows)};
-    expect_refused(&c, "line 1701: text: must be a string, it is a number");
+    token_case_expect_refused(&c, "line 1701: text: must be a string, it is a number");
     str_release(&rows);
     c.rows = "{\"text\":\"a\"}\n\n{\"text\":\"secret\" \"}\n";
-    expect_refused(&c, "rows.jsonl, line 3: not valid JSON at column 18");
+    token_case_expect_refused(&c, "rows.jsonl, line 3: not valid JSON at column 18");
     c.rows = "";
-    expect_refused(&c, "has no rows");
+    token_case_expect_refused(&c, "has no rows");
     c.rows = "{\"text\":\"a\"}\n[1]\n";
-    expect_refused(&c, "line 2: a row must be a JSON object, this is an array");
+    token_case_expect_refused(&c, "line 2: a row must be a JSON object, this is an array");
 }
 
 /* The outcome may not depend on the number of threads: a block boundary lies inside (1024 rows). */
@@ -201,27 +189,27 @@ static void test_dataset_chat_rows_without_template_are_refused(void **state) {
     struct token_case c = {.folder = "chatml",
                            .rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
                                    "\"assistant\",\"content\":\"b\"}]}"};
-    expect_refused(&c, "the model has no chat template");
+    token_case_expect_refused(&c, "the model has no chat template");
     c.rows = "{\"text\":\"abc\"}";
     c.vocab = 98;
-    expect_refused(&c, "line 1: token id 98 is outside the model's vocabulary of 98");
+    token_case_expect_refused(&c, "line 1: token id 98 is outside the model's vocabulary of 98");
 }
 
 static void test_dataset_rows_of_other_trainings_are_refused_by_name(void **state) {
     (void)state;
     struct token_case c = {.folder = "chatml", .chat = CHATML};
     c.rows = "{\"prompt\":\"secret\",\"chosen\":\"b\",\"rejected\":\"c\"}";
-    expect_refused(&c, "preference data (chosen, rejected)");
+    token_case_expect_refused(&c, "preference data (chosen, rejected)");
     c.rows = "{\"input\":{\"messages\":[]},\"preferred_output\":[],\"non_preferred_output\":[]}";
-    expect_refused(&c, "preference data (preferred_output)");
+    token_case_expect_refused(&c, "preference data (preferred_output)");
     c.rows = "{\"prompt\":\"a\",\"completion\":\"b\",\"label\":true}";
-    expect_refused(&c, "KTO data");
+    token_case_expect_refused(&c, "KTO data");
     c.rows = "{\"prompt\":\"a\"}";
-    expect_refused(&c, "completion: is missing");
+    token_case_expect_refused(&c, "completion: is missing");
     c.rows = "{\"input_ids\":[1,2]}";
-    expect_refused(&c, "tokenised already");
+    token_case_expect_refused(&c, "tokenised already");
     c.rows = "{\"mesages\":[]}";
-    expect_refused(&c, "no known format: a row needs \"messages\"");
+    token_case_expect_refused(&c, "no known format: a row needs \"messages\"");
 }
 
 static void test_dataset_fields_are_checked_by_path(void **state) {
@@ -260,7 +248,7 @@ static void test_dataset_fields_are_checked_by_path(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
         const struct token_case c = {.folder = "chatml", .chat = CHATML, .rows = CASES[i].rows};
-        expect_refused(&c, CASES[i].text);
+        token_case_expect_refused(&c, CASES[i].text);
     }
 }
 

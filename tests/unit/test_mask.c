@@ -82,19 +82,6 @@ static const char GLUING[] =
     "'</call>' }}"
     "{% endfor %}{% endif %}{{ '<|im_end|>\\n' }}{% endfor %}";
 
-static void expect(const struct token_case *c, const char *expected) {
-    char *const shown = token_case_run(c, NULL);
-    if (!str_equal(shown, expected)) fail_msg("\ngot      %s\nexpected %s", shown, expected);
-    mem_free(shown);
-}
-
-static void expect_refused(const struct token_case *c, const char *text) {
-    char *const shown = token_case_run(c, NULL);
-    if (shown[0] != '!' || !strstr(shown, text))
-        fail_msg("\ngot %s\nexpected an error with %s", shown, text);
-    mem_free(shown);
-}
-
 static const char TWO_TURNS[] =
     "{\"messages\":[{\"role\":\"system\",\"content\":\"Be "
     "brief.\"},{\"role\":\"user\",\"content\":\"assistant\"},"
@@ -104,13 +91,13 @@ static const char TWO_TURNS[] =
 static void test_mask_B02_answers_and_their_end_are_trained(void **state) {
     (void)state;
     struct token_case c = {.folder = "chatml", .chat = CHATML, .rows = TWO_TURNS};
-    expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo") IM("user", "Yo")
-                   ANSWER("hello."));
+    token_case_expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo")
+                              IM("user", "Yo") ANSWER("hello."));
     c.mask = MASK_LAST;
-    expect(&c, IM("system", "Be brief.") IM("user", "assistant") SILENT("Yo") IM("user", "Yo")
-                   ANSWER("hello."));
+    token_case_expect(&c, IM("system", "Be brief.") IM("user", "assistant") SILENT("Yo")
+                              IM("user", "Yo") ANSWER("hello."));
     c.mask = MASK_ALL;
-    expect(
+    token_case_expect(
         &c,
         "^<|im_start|>[[system\nBe "
         "brief.^<|im_end|>\n^<|im_start|>user\nassistant^<|im_end|>\n^<|im_start|>"
@@ -121,8 +108,8 @@ static void test_mask_B02_answers_and_their_end_are_trained(void **state) {
 static void test_mask_template_that_appends_at_the_end(void **state) {
     (void)state;
     const struct token_case c = {.folder = "chatml", .chat = ENDING, .rows = TWO_TURNS};
-    expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo") IM("user", "Yo")
-                   ANSWER("hello.") "^<|eot|>");
+    token_case_expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo")
+                              IM("user", "Yo") ANSWER("hello.") "^<|eot|>");
 }
 
 static void test_mask_B07_template_that_rewrites_history(void **state) {
@@ -135,28 +122,28 @@ static void test_mask_B07_template_that_rewrites_history(void **state) {
                 "\"<think>\\nr1\\n</"
                 "think>\\n\\na1\"},{\"role\":\"user\",\"content\":\"q2\"},{\"role\":\"assistant\","
                 "\"content\":\"<think>\\nr2\\n</think>\\n\\na2\"}]}"};
-    expect(&c,
-           IM("user", "q1") ANSWER("a1") IM("user", "q2") ANSWER("<think>\nr2\n</think>\n\na2"));
+    token_case_expect(&c, IM("user", "q1") ANSWER("a1") IM("user", "q2")
+                              ANSWER("<think>\nr2\n</think>\n\na2"));
     /* The empty think block is the template's own and not trained. */
     c.rows = TWO_TURNS;
-    expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo")
-                   IM("user", "Yo") "^<|im_start|>assistant\n"
-                                    "<think>\n\n</think>\n\n[[hello.^<|im_end|>]]\n");
+    token_case_expect(&c, IM("system", "Be brief.") IM("user", "assistant") ANSWER("Yo")
+                              IM("user", "Yo") "^<|im_start|>assistant\n"
+                                               "<think>\n\n</think>\n\n[[hello.^<|im_end|>]]\n");
     /* Reasoning without its opening tag stays inside one block. */
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
              "{\"role\":\"assistant\",\"content\":\"2+2.\\n</think>\\n\\n4\"}]}";
-    expect(&c, IM("user", "q") ANSWER("<think>\n2+2.\n</think>\n\n4"));
+    token_case_expect(&c, IM("user", "q") ANSWER("<think>\n2+2.\n</think>\n\n4"));
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},"
              "{\"role\":\"assistant\",\"reasoning_content\":\"why\",\"content\":\"4\"}]}";
-    expect(&c, IM("user", "q") ANSWER("<think>\nwhy\n</think>\n\n4"));
+    token_case_expect(&c, IM("user", "q") ANSWER("<think>\nwhy\n</think>\n\n4"));
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\","
              "\"content\":null,"
              "\"tool_calls\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{"
              "\"a\":1}}}]}]}";
-    expect(&c,
-           IM("user",
-              "q") "^<|im_start|>assistant\n<think>\n\n</think>\n\n"
-                   "[[<call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</call>^<|im_end|>]]\n");
+    token_case_expect(
+        &c, IM("user",
+               "q") "^<|im_start|>assistant\n<think>\n\n</think>\n\n"
+                    "[[<call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</call>^<|im_end|>]]\n");
 }
 
 static void test_mask_B01_spaces_and_one_bos(void **state) {
@@ -168,25 +155,26 @@ static void test_mask_B01_spaces_and_one_bos(void **state) {
             "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
             "\"content\":\"Yo\"},"
             "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}"};
-    expect(&c, "^<s>^[INST] Hi ^[/INST][[ Yo ^</s>]]^[INST] c ^[/INST][[ d ^</s>]]");
+    token_case_expect(&c, "^<s>^[INST] Hi ^[/INST][[ Yo ^</s>]]^[INST] c ^[/INST][[ d ^</s>]]");
 }
 
 static void test_mask_B06_a_message_that_the_template_drops_is_an_error(void **state) {
     (void)state;
     struct token_case c = {.folder = "bos", .chat = DROPPING, .rows = TWO_TURNS};
-    expect_refused(&c, "line 1: messages[0]: the chat template leaves out this system message");
+    token_case_expect_refused(
+        &c, "line 1: messages[0]: the chat template leaves out this system message");
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\","
              "\"content\":\"Yo\"}]}";
-    expect(&c, "^<s>^[INST]Hi^[/INST][[Yo^</s>]]");
+    token_case_expect(&c, "^<s>^[INST]Hi^[/INST][[Yo^</s>]]");
     c.chat = SPACED;
     c.rows = TWO_TURNS;
-    expect_refused(&c, "the chat template refuses the conversation: ");
+    token_case_expect_refused(&c, "the chat template refuses the conversation: ");
     c.folder = "chatml";
     c.chat = CHATML;
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"T?\"},{\"role\":\"assistant\","
              "\"content\":\"x\"}],"
              "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_temp\"}}]}";
-    expect_refused(&c, "tools: the chat template leaves out the tools");
+    token_case_expect_refused(&c, "tools: the chat template leaves out the tools");
 }
 
 #define TOOL_ROW(arguments)                                                                        \
@@ -206,23 +194,23 @@ static void test_mask_B09_tool_calls_are_trained_in_either_spelling(void **state
                 ANSWER("<call>{\"name\": \"get\", \"arguments\": {\"city\": \"X\"}}</call>")
                     IM("tool", "\"a \\\"b\\\"\"") ANSWER("21 C");
     struct token_case c = {.folder = "chatml", .chat = TOOLS, .rows = TOOL_ROW("{\"city\":\"X\"}")};
-    expect(&c, EXPECTED);
+    token_case_expect(&c, EXPECTED);
     c.rows = TOOL_ROW("\"{\\\"city\\\": \\\"X\\\"}\"");
-    expect(&c, EXPECTED);
+    token_case_expect(&c, EXPECTED);
     c.rows = TOOL_ROW("\"{\\\"city\\\": \"");
-    expect_refused(
+    token_case_expect_refused(
         &c, "messages[1].tool_calls[0].function.arguments: the string does not hold a JSON object");
     c.rows = TOOL_ROW("\"[1]\"");
-    expect_refused(&c, "the string holds an array, it must be a JSON object");
+    token_case_expect_refused(&c, "the string holds an array, it must be a JSON object");
     c.chat = GLUING;
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"T?\"},{\"role\":\"assistant\","
              "\"content\":\"\",\"tool_calls\":["
              "{\"function\":{\"name\":\"get\",\"arguments\":{\"n\":1.0}}}]}]}";
     /* No generation prompt: what comes after the question is what the model has to say. */
-    expect(&c,
-           IM("user", "T?") "[[^<|im_start|>assistant\n<call>{\"n\":1.0}</call>^<|im_end|>]]\n");
+    token_case_expect(
+        &c, IM("user", "T?") "[[^<|im_start|>assistant\n<call>{\"n\":1.0}</call>^<|im_end|>]]\n");
     c.chat = CHATML;
-    expect_refused(&c, "the chat template leaves out the tool calls of this message");
+    token_case_expect_refused(&c, "the chat template leaves out the tool calls of this message");
 }
 
 static void test_mask_A10_special_spellings_in_content_are_text(void **state) {
@@ -238,11 +226,11 @@ static void test_mask_A10_special_spellings_in_content_are_text(void **state) {
     assert_int_equal(counts.control_tokens, 2);
     mem_free(shown);
     c.parse_special = true;
-    expect(&c, IM("user", "see ^<|im_end|> and <think>") ANSWER("^<|im_start|>Yo"));
+    token_case_expect(&c, IM("user", "see ^<|im_end|> and <think>") ANSWER("^<|im_start|>Yo"));
     c.parse_special = false;
     c.chat = TOOLS;
     c.rows = TOOL_ROW("{\"a\":\"<|im_end|>\"}");
-    expect_refused(&c, "messages[1]: a tool call or key spells a special token");
+    token_case_expect_refused(&c, "messages[1]: a tool call or key spells a special token");
 }
 
 static void test_mask_weight_takes_answers_out(void **state) {
@@ -254,11 +242,12 @@ static void test_mask_weight_takes_answers_out(void **state) {
                                    "\"assistant\",\"content\":\"b\",\"weight\":0},"
                                    "{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\","
                                    "\"content\":\"d\",\"train\":true}]}"};
-    expect(&c, IM("user", "a") SILENT("b") IM("user", "c") ANSWER("d"));
+    token_case_expect(&c, IM("user", "a") SILENT("b") IM("user", "c") ANSWER("d"));
     c.mask = MASK_ALL;
-    expect(&c, "^<|im_start|>[[user\na^<|im_end|>\n^<|im_start|>assistant\n]]b^<|im_end|>[[\n^<|im_"
-               "start|>user\nc"
-               "^<|im_end|>\n^<|im_start|>assistant\nd^<|im_end|>\n]]");
+    token_case_expect(
+        &c, "^<|im_start|>[[user\na^<|im_end|>\n^<|im_start|>assistant\n]]b^<|im_end|>[[\n^<|im_"
+            "start|>user\nc"
+            "^<|im_end|>\n^<|im_start|>assistant\nd^<|im_end|>\n]]");
     c.mask = MASK_ASSISTANT;
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
              "\"content\":\"b\",\"weight\":0}]}\n"
@@ -274,10 +263,10 @@ static void test_mask_weight_takes_answers_out(void **state) {
     mem_free(shown);
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
              "\"content\":\"b\",\"weight\":0}]}\n";
-    expect_refused(
+    token_case_expect_refused(
         &c, "all 1 rows have no token to train on: in all 1 every assistant message has weight 0");
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}\n";
-    expect_refused(&c, "line 1: messages: has no assistant message");
+    token_case_expect_refused(&c, "line 1: messages: has no assistant message");
 }
 
 static void test_mask_trimming_templates_and_odd_words(void **state) {
@@ -289,14 +278,14 @@ static void test_mask_trimming_templates_and_odd_words(void **state) {
                            .chat = TRIMMING,
                            .rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"  "
                                    "a\\n\"},{\"role\":\"assistant\",\"content\":\"\\n b \"}]}"};
-    expect(&c, IM("user", "a") ANSWER("b"));
+    token_case_expect(&c, IM("user", "a") ANSWER("b"));
     /* The prompt's newline and the answer's are one token: it straddles the border, stays out. */
     c.chat = CHATML;
-    expect(&c, IM("user", "  a\n") "^<|im_start|>assistant\n\n[[ b ^<|im_end|>]]\n");
+    token_case_expect(&c, IM("user", "  a\n") "^<|im_start|>assistant\n\n[[ b ^<|im_end|>]]\n");
     /* An answer may look like the template's own text. */
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"assistant\\nuser\"},"
              "{\"role\":\"assistant\",\"content\":\"im_end\"}]}";
-    expect(&c, IM("user", "assistant\nuser") ANSWER("im_end"));
+    token_case_expect(&c, IM("user", "assistant\nuser") ANSWER("im_end"));
 }
 
 /* A template that changes the words themselves leaves no way to tell what to train. */
@@ -308,11 +297,11 @@ static void test_mask_changed_answers_are_an_error(void **state) {
                            .chat = SHOUTING,
                            .rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":"
                                    "\"assistant\",\"content\":\"axb\"}]}"};
-    expect_refused(&c, "line 1: messages[1]: the chat template changes this answer");
+    token_case_expect_refused(&c, "line 1: messages[1]: the chat template changes this answer");
     /* If it is another message that it changes, the answer is still found. */
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"axb\"},{\"role\":\"assistant\","
              "\"content\":\"ab\"}]}";
-    expect(&c, IM("user", "ayb") ANSWER("ab"));
+    token_case_expect(&c, IM("user", "ayb") ANSWER("ab"));
 }
 
 int main(void) {
