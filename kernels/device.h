@@ -11,7 +11,12 @@
  * to end), C channels (hidden size), H query heads, K key/value heads, D head dimension, F
  * feed-forward size, V vocabulary, L layers, R rank of LoRA, W world size, N generic columns. All
  * matrices are row-major; `ld` is the distance between rows in elements. Accumulation is fp32 or
- * better everywhere. Operations are deterministic: same inputs, same thread count, same bits. */
+ * better everywhere. Operations are deterministic: same inputs, same thread count, same bits (on a
+ * GPU where device_options asks for it, and wherever it costs nothing).
+ *
+ * Activations and their gradients have one dtype per device, device->activation_dtype; the `dtype`
+ * field of an operation's arguments names it: f32 everywhere, bf16 and f16 on CUDA. Parameters'
+ * gradients, norm weights, statistics and losses are always f32. */
 #ifndef PLIMSOLL_KERNELS_DEVICE_H
 #define PLIMSOLL_KERNELS_DEVICE_H
 
@@ -21,14 +26,21 @@
 
 #include "base/err.h"
 
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_I32, DTYPE_I64, DTYPE_COUNT };
+enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_COUNT };
 
 /* Bytes of one element. */
 int64_t dtype_bytes(enum dtype dtype);
-/* "float32", "bfloat16", "int32", "int64". */
+/* "float32", "bfloat16", "float16", "int32", "int64". */
 const char *dtype_name(enum dtype dtype);
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KIND_COUNT };
+
+/* How products are computed, and what activations are stored in. CPU: f32 activations always, bf16
+ * means bf16 inputs of products. CUDA: tf32 is f32 storage with 10-bit mantissas in products; bf16
+ * and f16 store activations so. */
+enum precision { PRECISION_F32, PRECISION_TF32, PRECISION_BF16, PRECISION_F16, PRECISION_COUNT };
+/* "fp32", "tf32", "bf16", "fp16". */
+const char *precision_name(enum precision precision);
 
 /* A matrix operand: points into device memory, row-major, `ld` elements between rows. */
 struct matrix {
@@ -39,31 +51,36 @@ struct matrix {
 
 /* C[m,n] = alpha * op(A)[m,k] * op(B)[k,n] + beta * C (+ bias[n] on every row).
  * op transposes when trans_* is set: A is stored [m,k] or, transposed, [k,m]; B is stored [k,n] or,
- * transposed, [n,k]. A and B: f32 or bf16, in any mix. C: f32. beta == 0 never reads C. The product
- * is rounded to bf16 inputs only when the device was opened with gemm_bf16. */
+ * transposed, [n,k]. CPU: A and B f32 or bf16, in any mix, C f32. CUDA: A and B of one dtype (f32,
+ * bf16 or f16), C of that dtype or f32. beta == 0 never reads C. f32 inputs are rounded only when
+ * the device's precision says so. */
 struct gemm_args {
     int64_t m, n, k;
     float alpha, beta;
     bool trans_a, trans_b;
     struct matrix a, b, c;
-    const float *bias; /* [n] f32 or NULL */
+    const void *bias;      /* [n] or NULL */
+    enum dtype bias_dtype; /* f32, or C's dtype */
 };
 
 /* Root-mean-square norm (Zhang & Sennrich 2019): y = x * rstd * (weight_offset + weight), rstd =
  * 1/sqrt(mean(x^2)+eps). Row (t,g) is the `width` elements at x + t*ld_x + g*width: groups > 1
  * normalises each head of a packed row by itself, with one shared weight[width]. If `residual` is
- * given, x + residual is normalised and also written to `sum` [tokens, groups*width] (contiguous;
- * residual has ld_x too). All f32. `rstd` is [tokens*groups]. */
+ * given, x + residual is normalised (after rounding to dtype) and also written to `sum` [tokens,
+ * groups*width]. x, residual, sum, y: dtype. `rstd` is [tokens*groups]. */
 struct rmsnorm_args {
     int64_t tokens, groups, width;
-    const float *x;
+    enum dtype dtype;
+    const void *x;
     int64_t ld_x;
-    const float *residual;
-    float *sum;
+    const void *residual; /* or NULL */
+    int64_t ld_residual;
+    void *sum; /* NULL without residual; may be x or residual */
+    int64_t ld_sum;
     const float *weight; /* [width] */
     float weight_offset; /* 0, or 1 for Gemma */
     float eps;
-    float *y;
+    void *y;
     int64_t ld_y;
     float *rstd;
 };
@@ -72,14 +89,15 @@ struct rmsnorm_args {
  */
 struct rmsnorm_backward_args {
     int64_t tokens, groups, width;
-    const float *x; /* what was normalised (sum, if there was a residual) */
+    enum dtype dtype; /* of x, dy, dx */
+    const void *x;    /* what was normalised (sum, if there was a residual) */
     int64_t ld_x;
     const float *weight;
     float weight_offset;
     const float *rstd; /* [tokens*groups] */
-    const float *dy;
+    const void *dy;
     int64_t ld_dy;
-    float *dx;
+    void *dx; /* may be dy */
     int64_t ld_dx;
     bool accumulate; /* add to dx instead of overwriting it */
     float *dweight;  /* [width] or NULL; always accumulated */
@@ -91,7 +109,8 @@ struct rmsnorm_backward_args {
  * t starts at x + t*ld + h*head_dim. Angles are computed in f32. */
 struct rope_args {
     int64_t tokens, heads, head_dim, rotary;
-    float *x;
+    enum dtype dtype;
+    void *x;
     int64_t ld;
     const int32_t *positions; /* [tokens] */
     const float *inv_freq;    /* [rotary/2] */
@@ -103,96 +122,120 @@ struct rope_args {
  * and sees nothing else. Query head h reads key/value head h / (H/K). With window > 0 token i sees
  * j only if i - j < window. With softcap > 0 scores become softcap * tanh(score / softcap) before
  * the mask (Gemma 2). scores = scale * q.k. q [T, H*D] with ld_q, k and v [T, K*D] with ld_k, ld_v;
- * out [T, H*D] contiguous; lse [H, T] is log-sum-exp. All f32. */
+ * out [T, H*D] with ld_out; lse [H, T] f32 is the natural log-sum-exp. `scratch` is device memory of
+ * device_attention_scratch bytes. */
 struct attention_args {
     int64_t tokens, heads, kv_heads, head_dim;
     int64_t segments;
     int64_t max_seqlen;        /* no document is longer */
     const int32_t *cu_seqlens; /* [segments+1], device memory */
     float scale, softcap;
-    int64_t window; /* 0: none */
-    const float *q, *k, *v;
+    int64_t window;   /* 0: none */
+    enum dtype dtype; /* of q, k, v, out */
+    const void *q, *k, *v;
     int64_t ld_q, ld_k, ld_v;
-    float *out;
+    void *out;
+    int64_t ld_out;
     float *lse;
+    void *scratch; /* NULL where device_attention_scratch is 0 */
 };
 
-/* Gradient of attention: writes dq, dk, dv (overwrites). `delta` [H, T] is scratch from the caller.
- */
+/* Gradient of attention: writes dq, dk, dv (overwrites). */
 struct attention_backward_args {
-    struct attention_args forward; /* with out and lse as the forward left them */
-    const float *dout;             /* [T, H*D] */
-    float *dq, *dk, *dv;
+    struct attention_args forward; /* with out and lse as the forward left them; its scratch is for
+                                      the backward now */
+    const void *dout;              /* [T, H*D] */
+    int64_t ld_dout;
+    void *dq, *dk, *dv;
     int64_t ld_dq, ld_dk, ld_dv;
-    float *delta;
 };
 
 enum activation { ACTIVATION_SILU, ACTIVATION_GELU_TANH };
 
 /* Gated linear unit (Shazeer 2020): out[t,f] = act(gate_up[t,f]) * gate_up[t,F+f]. gate_up [T,2F],
- * out [T,F]. f32. */
+ * out [T,F]. */
 struct glu_args {
     int64_t tokens, width; /* width = F */
     enum activation activation;
-    const float *gate_up;
-    float *out;
+    enum dtype dtype;
+    const void *gate_up;
+    int64_t ld_gate_up;
+    void *out;
+    int64_t ld_out;
 };
 
 /* dgate_up [T,2F] (may be gate_up itself). */
 struct glu_backward_args {
     int64_t tokens, width;
     enum activation activation;
-    const float *gate_up;
-    const float *dout;
-    float *dgate_up;
+    enum dtype dtype;
+    const void *gate_up;
+    int64_t ld_gate_up;
+    const void *dout;
+    int64_t ld_dout;
+    void *dgate_up;
+    int64_t ld_dgate_up;
 };
 
-/* out[t,:] = scale * table[ids[t],:]. table [V,C] f32 or bf16; out [T,C] f32. Ids are checked by
- * the text rooms. */
+/* out[t,:] = scale * table[ids[t],:]. table [V,C] contiguous, f32, bf16 or f16; out [T,C] of
+ * dtype. Ids are checked by the text rooms. */
 struct embedding_args {
     int64_t tokens, channels, vocab;
     const int32_t *ids;
     const void *table;
     enum dtype table_dtype;
     float scale;
-    float *out;
+    enum dtype dtype;
+    void *out;
+    int64_t ld_out;
 };
 
 /* dtable[ids[t],:] += scale * dout[t,:], summed in token order. dtable [V,C] f32. */
 struct embedding_backward_args {
     int64_t tokens, channels, vocab;
     const int32_t *ids;
-    const float *dout;
+    enum dtype dtype; /* of dout */
+    const void *dout;
+    int64_t ld_dout;
     float scale;
     float *dtable;
 };
 
-/* Softmax cross-entropy over `rows` rows of logits [rows,V] f32. labels[i] in 0..V-1. With softcap
+/* Softmax cross-entropy over `rows` rows of logits [rows,V], contiguous. labels[i] in 0..V-1. With softcap
  * > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the
  * (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale * d(sum of
- * losses)/d(logits); otherwise they are destroyed. */
+ * losses)/d(logits), times *loss_scale if that is given; otherwise they are destroyed. */
 struct cross_entropy_args {
     int64_t rows, vocab;
-    float *logits;
+    enum dtype dtype; /* of logits */
+    void *logits;
     const int32_t *labels; /* [rows] */
     float softcap;
     float grad_scale;
+    const float *loss_scale; /* one device value, or NULL */
     bool write_gradient;
     float *losses;    /* [rows] */
     int32_t *correct; /* [rows] */
 };
 
-/* AdamW (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW, over a flat range; all f32.
+/* AdamW (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW, over a flat range.
  * g = *grad_scale * grad; p *= 1 - lr*weight_decay; m, v updated; p -= lr/(1-beta1^step) * m /
- * (sqrt(v/(1-beta2^step)) + eps) */
+ * (sqrt(v/(1-beta2^step)) + eps). Nothing changes when *grad_scale is not finite. param: f32, or on
+ * CUDA bf16 without a master copy, then rounded stochastically by Philox (seed, step, index). m and
+ * v: f32, or on CUDA bf16. `copy`, when given, gets param rounded to copy_dtype, at the same index.
+ */
 struct adamw_args {
     int64_t count;
-    float *param;
+    enum dtype param_dtype, state_dtype;
+    void *param;
     const float *grad;
-    float *m, *v;
+    void *m, *v;
+    void *copy; /* or NULL */
+    enum dtype copy_dtype;
     const float *grad_scale; /* one device value: the clip coefficient */
     double lr, beta1, beta2, eps, weight_decay;
     int64_t step; /* 1 for the first update */
+    uint64_t seed;
 };
 
 /* *out += sum of x[i]^2 (f32 result of a wider accumulation). */
@@ -202,13 +245,23 @@ struct sum_squares_args {
     double *out;
 };
 
-/* norm = sqrt(*sum_squares); *coefficient = max_norm > 0 ? min(1, max_norm / (norm + 1e-6)) : 1; as
- * torch.nn.utils.clip_grad_norm_. All are device values. */
+/* norm = sqrt(*sum_squares) / loss_scale; *coefficient = (max_norm > 0 ? min(1, max_norm / (norm +
+ * 1e-6)) : 1) / loss_scale, as torch.nn.utils.clip_grad_norm_; NaN when the norm is not finite. All
+ * are device values; loss_scale NULL means 1. */
 struct clip_args {
     const double *sum_squares;
+    const float *loss_scale;
     float max_norm;
     float *norm;
     float *coefficient;
+};
+
+/* totals[0] += sum of losses, totals[1] += sum of correct, in a fixed order. */
+struct loss_sums_args {
+    int64_t rows;
+    const float *losses;
+    const int32_t *correct;
+    double *totals; /* [2] device memory */
 };
 
 /* y[t,n] = keep(t,n) ? x[t,n] / (1-p) : 0, with keep drawn by Philox4x32-10 (Salmon et al. 2011)
@@ -217,8 +270,11 @@ struct clip_args {
  * `stream` from (step, layer, module). */
 struct dropout_args {
     int64_t rows, width;
-    const float *x;
-    float *y;
+    enum dtype dtype;
+    const void *x;
+    int64_t ld_x;
+    void *y; /* may be x */
+    int64_t ld_y;
     float p;
     uint64_t seed, stream;
     const int64_t *row_keys;
@@ -226,28 +282,37 @@ struct dropout_args {
 };
 
 /* dst[i,:] = src[index[i],:] (gather), or dst[index[i],:] = src[i,:] (scatter; indices are
- * distinct). Width in f32. */
+ * distinct). */
 struct rows_args {
     int64_t rows, width;
+    enum dtype dtype;
     const int32_t *index; /* [rows] */
-    const float *src;
-    float *dst;
+    const void *src;
+    int64_t ld_src;
+    void *dst;
+    int64_t ld_dst;
 };
 
-/* out[i] = a[i] + b[i]; out may be a or b. */
+/* out[t,n] = a[t,n] + b[t,n]; out may be a or b. */
 struct add_args {
-    int64_t count;
-    const float *a, *b;
-    float *out;
+    int64_t rows, cols;
+    enum dtype dtype;
+    const void *a;
+    int64_t ld_a;
+    const void *b;
+    int64_t ld_b;
+    void *out;
+    int64_t ld_out;
 };
 
 /* out[n] = (accumulate ? out[n] : 0) + sum over t of x[t,n] * (y ? y[t,n] : 1). x and y [rows,
  * cols] with ld. */
 struct column_sum_args {
     int64_t rows, cols;
-    const float *x;
+    enum dtype dtype; /* of x and y */
+    const void *x;
     int64_t ld_x;
-    const float *y; /* NULL: sum of x alone */
+    const void *y; /* NULL: sum of x alone */
     int64_t ld_y;
     float *out;
     bool accumulate;
@@ -257,16 +322,17 @@ struct column_sum_args {
  */
 struct column_scale_args {
     int64_t rows, cols;
-    const float *x;
+    enum dtype dtype; /* of x and out */
+    const void *x;
     int64_t ld_x;
     const float *scale; /* [cols] or NULL: ones */
     const float *bias;  /* [cols] or NULL */
-    float *out;
+    void *out;
     int64_t ld_out;
     bool accumulate;
 };
 
-/* out[r] = sqrt(sum over n of x[r,n]^2). */
+/* out[r] = sqrt(sum over n of x[r,n]^2). f32. */
 struct row_norm_args {
     int64_t rows, cols;
     const float *x;
@@ -274,18 +340,33 @@ struct row_norm_args {
     float *out;
 };
 
-/* out[i] = a[i] / b[i]. */
+/* out[i] = a[i] / b[i]. f32. */
 struct divide_args {
     int64_t count;
     const float *a, *b;
     float *out;
 };
 
-/* dst[r,n] = src[r,n] with conversion between f32 and bf16 (round to nearest even; NaN stays NaN).
- */
+/* dst[r,n] = scale * src[r,n], between f32, bf16 and f16 (round to nearest even; NaN stays NaN). f16
+ * only on CUDA. */
 struct convert_args {
     int64_t rows, cols;
+    float scale; /* 1 to copy */
     struct matrix src, dst;
+};
+
+/* A piece of a matrix between host and device, either way. */
+struct transfer {
+    void *device;
+    int64_t device_pitch; /* bytes between rows */
+    void *host;
+    int64_t host_pitch;
+    int64_t width, rows; /* bytes of a row, rows */
+};
+
+/* Bytes of the device now, whoever uses them. */
+struct device_memory {
+    int64_t free, total;
 };
 
 struct device;
@@ -305,6 +386,14 @@ struct device_ops {
                             struct err *);
     enum status (*copy)(struct device *, void *to, const void *from, int64_t bytes, struct err *);
     enum status (*fill_zero)(struct device *, void *at, int64_t bytes, struct err *);
+    /* The same for `rows` rows of `width` bytes, pitches in bytes. */
+    enum status (*upload_rows)(struct device *, const struct transfer *, struct err *);
+    enum status (*download_rows)(struct device *, const struct transfer *, struct err *);
+    /* Waits for everything asked so far; the error of anything that failed on the way. */
+    enum status (*synchronize)(struct device *, struct err *);
+    enum status (*memory)(struct device *, struct device_memory *, struct err *);
+    int64_t (*attention_scratch)(const struct device *, const struct attention_args *,
+                                 bool backward);
 
     enum status (*gemm)(struct device *, const struct gemm_args *, struct err *);
     enum status (*rmsnorm)(struct device *, const struct rmsnorm_args *, struct err *);
@@ -323,6 +412,7 @@ struct device_ops {
     enum status (*adamw)(struct device *, const struct adamw_args *, struct err *);
     enum status (*sum_squares)(struct device *, const struct sum_squares_args *, struct err *);
     enum status (*clip)(struct device *, const struct clip_args *, struct err *);
+    enum status (*loss_sums)(struct device *, const struct loss_sums_args *, struct err *);
     enum status (*dropout)(struct device *, const struct dropout_args *, struct err *);
     enum status (*gather_rows)(struct device *, const struct rows_args *, struct err *);
     enum status (*scatter_rows)(struct device *, const struct rows_args *, struct err *);
@@ -337,13 +427,17 @@ struct device_ops {
 struct device {
     const struct device_ops *ops;
     enum device_kind kind; /* the kind it computes as; for null, the kind it plans for */
-    bool computes;    /* false: a null device; values in memory mean nothing and must not be read */
-    bool gemm_bf16;   /* products take bf16 inputs (autocast) */
-    char name[64];    /* "cpu", "null:cpu", ... */
-    char detail[160]; /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads,
+    bool computes; /* false: a null device; values in memory mean nothing and must not be read */
+    enum precision precision;
+    bool deterministic, blocking;
+    enum dtype activation_dtype;
+    bool lora_tails;       /* products are fastest when LoRA rides in extra columns of the operands
+                        (op_linear.c); a fact of the kind, tests may change it */
+    char name[64];         /* "cpu", "null:cpu", ... */
+    char detail[160];      /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads,
                          oneDNN 2.6.3 avx512" */
-    int64_t granule_bytes;   /* every allocation is a multiple of this: 512 */
-    int64_t page_bytes;      /* commit and decommit work in multiples of this */
+    int64_t granule_bytes; /* every allocation is a multiple of this: 512 */
+    int64_t page_bytes;    /* commit and decommit work in multiples of this */
     int64_t workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure
                                 function of kind */
     int64_t total_bytes;     /* physical memory of the device; for null, 2^46 */
@@ -353,10 +447,16 @@ struct device {
     void *state;
 };
 
-/* name: "cpu", "cuda:N", "null:cpu" or "null:cuda". gemm_bf16 asks for bf16 products;
- * STATUS_UNSUPPORTED with the reason where the device has no fast ones. Caller frees with
- * device_close. */
-enum status device_open(struct device **out, const char *name, bool gemm_bf16, struct err *e);
+struct device_options {
+    enum precision precision; /* STATUS_UNSUPPORTED with the reason where there is no fast one */
+    bool deterministic;       /* only algorithms that give the same bits every time */
+    bool blocking; /* CUDA: wait after every operation and name the one that failed; slow */
+};
+
+/* name: "cpu", "cuda:N" (of those that CUDA_VISIBLE_DEVICES leaves), "null:cpu" or "null:cuda".
+ * Caller frees with device_close. */
+enum status device_open(struct device **out, const char *name, const struct device_options *options,
+                        struct err *e);
 void device_close(struct device *device);
 
 /* Gives the scratch space of device->workspace_bytes; it must stay until the device is closed or
@@ -375,6 +475,15 @@ enum status device_download(struct device *, void *to, const void *from, int64_t
                             struct err *);
 enum status device_copy(struct device *, void *to, const void *from, int64_t bytes, struct err *);
 enum status device_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
+enum status device_upload_rows(struct device *, const struct transfer *, struct err *);
+enum status device_download_rows(struct device *, const struct transfer *, struct err *);
+/* Waits for everything asked so far; the error of anything that failed on the way. */
+enum status device_synchronize(struct device *, struct err *);
+enum status device_memory(struct device *, struct device_memory *, struct err *);
+/* Bytes of scratch that one attention wants (0 where none): a pure function of kind, precision and
+ * sizes; pointers are not looked at. So the plan knows it. */
+int64_t device_attention_scratch(const struct device *, const struct attention_args *,
+                                 bool backward);
 enum status device_gemm(struct device *, const struct gemm_args *, struct err *);
 enum status device_rmsnorm(struct device *, const struct rmsnorm_args *, struct err *);
 enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *,
@@ -392,6 +501,7 @@ enum status device_cross_entropy(struct device *, const struct cross_entropy_arg
 enum status device_adamw(struct device *, const struct adamw_args *, struct err *);
 enum status device_sum_squares(struct device *, const struct sum_squares_args *, struct err *);
 enum status device_clip(struct device *, const struct clip_args *, struct err *);
+enum status device_loss_sums(struct device *, const struct loss_sums_args *, struct err *);
 enum status device_dropout(struct device *, const struct dropout_args *, struct err *);
 enum status device_gather_rows(struct device *, const struct rows_args *, struct err *);
 enum status device_scatter_rows(struct device *, const struct rows_args *, struct err *);
