@@ -57,7 +57,12 @@ const char *status_name(enum status status);
 enum status status_from_name(const char *name);
 
 /* Prints the broken condition with file and line to stderr and aborts. Used through ASSERT. */
-_Noreturn void assert_failed(const char *condition, const char *file, int line);
+#ifdef __cplusplus /* the kernels are CUDA C++ */
+[[noreturn]]
+#else
+_Noreturn
+#endif
+void assert_failed(const char *condition, const char *file, int line);
 
 /* Programmer errors only, on in release builds. User input and hardware are never asserted. */
 #define ASSERT(condition) ((condition) ? (void)0 : assert_failed(#condition, __FILE__, __LINE__))
