@@ -1,8 +1,8 @@
 /* device.c - opening devices by name, element types, and the memory half of the device interface.
  *
  * Owns the names ("cpu", "cuda:N", "null:cpu", "null:cuda") and the facts that depend on the kind
- * of a device alone: the planner runs on a null device and must meet the same granules, pages and
- * workspace as the real one. The operations themselves are in device_ops.c. Checks live here and
+ * of a device and its precision alone: the planner runs on a null device and must meet the same
+ * granules, pages, workspace and activations as the real one. The operations themselves are in device_ops.c. Checks live here and
  * there, above the table, so that no device can forget them. */
 #include "kernels/device.h"
 
@@ -10,25 +10,35 @@
 
 #include "base/mem.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cuda_open.h"
 #include "kernels/null/null.h"
 
-enum { GRANULE_BYTES = 512, PAGE_BYTES = 2 << 20 };
+enum { GRANULE_BYTES = 512, ORDINAL_DIGITS_MAX = 4 };
 
-/* CPU: room for one converted block of a product and for the tiles of attention. CUDA: what
- * cuBLASLt wants on Hopper. */
-static const int64_t WORKSPACE_BYTES[DEVICE_KIND_COUNT] = {
-    [DEVICE_CPU] = 32 << 20,
-    [DEVICE_CUDA] = 64 << 20,
+/* What depends on the kind alone. Pages: the CPU's huge pages; on CUDA, where each costs a driver
+ * call, few. Workspace: on the CPU room for one converted block of a product and for the tiles of
+ * attention; on CUDA what cuBLASLt wants on Hopper. */
+static const struct {
+    int64_t page_bytes, workspace_bytes;
+    bool lora_tails;
+} KINDS[DEVICE_KIND_COUNT] = {
+    [DEVICE_CPU] = {.page_bytes = 2 << 20, .workspace_bytes = 32 << 20},
+    [DEVICE_CUDA] = {.page_bytes = 16 << 20, .workspace_bytes = 64 << 20, .lora_tails = true},
+};
+
+static const char *const PRECISIONS[PRECISION_COUNT] = {
+    [PRECISION_F32] = "fp32",
+    [PRECISION_TF32] = "tf32",
+    [PRECISION_BF16] = "bf16",
+    [PRECISION_F16] = "fp16",
 };
 
 static const struct {
     int64_t bytes;
     const char *name;
 } DTYPES[DTYPE_COUNT] = {
-    [DTYPE_F32] = {4, "float32"},
-    [DTYPE_BF16] = {2, "bfloat16"},
-    [DTYPE_I32] = {4, "int32"},
-    [DTYPE_I64] = {8, "int64"},
+    [DTYPE_F32] = {4, "float32"}, [DTYPE_BF16] = {2, "bfloat16"}, [DTYPE_F16] = {2, "float16"},
+    [DTYPE_I32] = {4, "int32"},   [DTYPE_I64] = {8, "int64"},
 };
 
 int64_t dtype_bytes(enum dtype dtype) {
@@ -41,36 +51,111 @@ const char *dtype_name(enum dtype dtype) {
     return DTYPES[dtype].name;
 }
 
-static enum status open_by_name(struct device *device, const char *name, struct err *e) {
-    if (strcmp(name, "cpu") == 0) {
-        device->kind = DEVICE_CPU;
-        return cpu_device_init(device, e);
+const char *precision_name(enum precision precision) {
+    ASSERT((unsigned)precision < PRECISION_COUNT);
+    return PRECISIONS[precision];
+}
+
+/* Digits only, without a leading zero: "cuda:0" has one spelling. */
+static enum status read_ordinal(const char *name, int *ordinal, struct err *e) {
+    const char *digits = name + strlen("cuda:");
+    const size_t count = strspn(digits, "0123456789");
+    FAIL_IF(count == 0 || count > ORDINAL_DIGITS_MAX || digits[count] != '\0' ||
+                (count > 1 && digits[0] == '0'),
+            STATUS_INVALID,
+            "device %s: after \"cuda:\" comes the number of a GPU, counted from 0, as in cuda:0",
+            name);
+    *ordinal = 0;
+    for (size_t i = 0; i < count; i++) {
+        *ordinal = 10 * *ordinal + (digits[i] - '0');
     }
-    if (strcmp(name, "null:cpu") == 0) return null_device_init(device, DEVICE_CPU, e);
-    if (strcmp(name, "null:cuda") == 0) return null_device_init(device, DEVICE_CUDA, e);
-    FAIL_IF(
-        strncmp(name, "cuda:", 5) == 0, STATUS_UNSUPPORTED,
+    return STATUS_OK;
+}
+
+static enum status open_cuda(struct device *device, int ordinal, struct err *e) {
+#if PLIMSOLL_HAS_CUDA
+    return cuda_device_init(device, ordinal, e);
+#else
+    (void)ordinal;
+    return err_set(
+        e, STATUS_UNSUPPORTED,
         "device %s: this build has no CUDA device; use \"cpu\", or \"null:cuda\" to plan for a GPU",
-        name);
+        device->name);
+#endif
+}
+
+/* What a name says: the kind, whether it only plans, and which GPU. */
+struct place {
+    enum device_kind kind;
+    bool null;
+    int ordinal;
+};
+
+static enum status read_name(const char *name, struct place *place, struct err *e) {
+    *place = (struct place){.kind = DEVICE_CPU};
+    if (strcmp(name, "cpu") == 0) return STATUS_OK;
+    place->null = true;
+    if (strcmp(name, "null:cpu") == 0) return STATUS_OK;
+    place->kind = DEVICE_CUDA;
+    if (strcmp(name, "null:cuda") == 0) return STATUS_OK;
+    place->null = false;
+    if (strncmp(name, "cuda:", strlen("cuda:")) == 0) return read_ordinal(name, &place->ordinal, e);
     return err_set(e, STATUS_INVALID,
                    "device %s is not known; it must be cpu, cuda:N, null:cpu or null:cuda", name);
 }
 
-enum status device_open(struct device **out, const char *name, bool gemm_bf16, struct err *e) {
+/* The same for a null device: a plan for what the real one refuses would be worth nothing. */
+static enum status check_precision(const struct device *device, struct err *e) {
+    const enum precision precision = device->precision;
+    FAIL_IF((unsigned)precision >= PRECISION_COUNT, STATUS_INTERNAL,
+            "device_open: precision %d is not known", (int)precision);
+    FAIL_IF(device->kind == DEVICE_CPU && precision == PRECISION_TF32, STATUS_UNSUPPORTED,
+            "device %s: tf32 products exist on GPUs only; set tf32 to false, or use a GPU",
+            device->name);
+    FAIL_IF(device->kind == DEVICE_CPU && precision == PRECISION_F16, STATUS_UNSUPPORTED,
+            "device %s: the CPU does not compute in fp16; set fp16 to false, or use a GPU",
+            device->name);
+    return STATUS_OK;
+}
+
+static enum dtype activation_dtype(enum device_kind kind, enum precision precision) {
+    if (kind == DEVICE_CUDA && precision == PRECISION_BF16) return DTYPE_BF16;
+    if (kind == DEVICE_CUDA && precision == PRECISION_F16) return DTYPE_F16;
+    return DTYPE_F32;
+}
+
+/* Everything that null and real devices share is set before the kind's own part. */
+static enum status open_place(struct device *device, const struct place *place, struct err *e) {
+    device->kind = place->kind;
+    TRY(check_precision(device, e));
+    device->activation_dtype = activation_dtype(place->kind, device->precision);
+    device->lora_tails = KINDS[place->kind].lora_tails;
+    device->granule_bytes = GRANULE_BYTES;
+    device->page_bytes = KINDS[place->kind].page_bytes;
+    device->workspace_bytes = KINDS[place->kind].workspace_bytes;
+    if (place->null) return null_device_init(device, place->kind, e);
+    return place->kind == DEVICE_CPU ? cpu_device_init(device, e)
+                                     : open_cuda(device, place->ordinal, e);
+}
+
+enum status device_open(struct device **out, const char *name, const struct device_options *options,
+                        struct err *e) {
     *out = NULL;
     FAIL_IF(!name || strlen(name) >= sizeof((struct device *)0)->name, STATUS_INVALID,
             "the name of a device must be cpu, cuda:N, null:cpu or null:cuda");
+    FAIL_IF(!options, STATUS_INTERNAL, "device_open: options are missing");
+    struct place place;
+    TRY(read_name(name, &place, e));
     struct device *device = mem_new(1, sizeof *device);
     memcpy(device->name, name, strlen(name) + 1);
-    device->gemm_bf16 = gemm_bf16;
-    device->granule_bytes = GRANULE_BYTES;
-    device->page_bytes = PAGE_BYTES;
-    const enum status status = open_by_name(device, name, e);
+    device->precision = options->precision;
+    device->deterministic = options->deterministic;
+    device->blocking = options->blocking;
+    const enum status status = open_place(device, &place, e);
     if (status != STATUS_OK) {
         mem_free(device);
         return status;
     }
-    device->workspace_bytes = WORKSPACE_BYTES[device->kind];
     *out = device;
     return STATUS_OK;
 }
@@ -148,4 +233,42 @@ enum status device_fill_zero(struct device *device, void *at, int64_t bytes, str
     TRY(check_transfer(at, at, bytes, __func__, e));
     device->bytes_moved += (double)bytes;
     return bytes == 0 ? STATUS_OK : device->ops->fill_zero(device, at, bytes, e);
+}
+
+static enum status check_rows_transfer(const struct transfer *t, const char *op, struct err *e) {
+    FAIL_IF(t->width < 0 || t->rows < 0, STATUS_INTERNAL, "%s: %lld rows of %lld bytes", op,
+            (long long)t->rows, (long long)t->width);
+    FAIL_IF(t->device_pitch < t->width || t->host_pitch < t->width, STATUS_INTERNAL,
+            "%s: device_pitch or host_pitch is smaller than the row it steps over", op);
+    FAIL_IF(t->width > 0 && t->rows > 0 && (!t->device || !t->host), STATUS_INTERNAL,
+            "%s: device or host is missing", op);
+    return STATUS_OK;
+}
+
+enum status device_upload_rows(struct device *device, const struct transfer *t, struct err *e) {
+    TRY(check_rows_transfer(t, __func__, e));
+    if (t->width == 0 || t->rows == 0) return STATUS_OK;
+    device->bytes_moved += (double)t->width * (double)t->rows;
+    return device->ops->upload_rows(device, t, e);
+}
+
+enum status device_download_rows(struct device *device, const struct transfer *t, struct err *e) {
+    TRY(check_rows_transfer(t, __func__, e));
+    if (t->width == 0 || t->rows == 0) return STATUS_OK;
+    device->bytes_moved += (double)t->width * (double)t->rows;
+    return device->ops->download_rows(device, t, e);
+}
+
+enum status device_synchronize(struct device *device, struct err *e) {
+    return device->ops->synchronize(device, e);
+}
+
+enum status device_memory(struct device *device, struct device_memory *memory, struct err *e) {
+    *memory = (struct device_memory){0};
+    return device->ops->memory(device, memory, e);
+}
+
+int64_t device_attention_scratch(const struct device *device, const struct attention_args *a,
+                                 bool backward) {
+    return device->ops->attention_scratch(device, a, backward);
 }

@@ -2,7 +2,8 @@
  * the table.
  *
  * The checks are the rules that device.h states for each struct; a broken one is a bug of the
- * caller and comes back as STATUS_INTERNAL naming the operation and the argument. FLOPs are those
+ * caller and comes back as STATUS_INTERNAL naming the operation and the argument. Which element
+ * types a device takes depends on its kind alone, so plans meet the same refusals. FLOPs are those
  * of the mathematics (a multiply-add is two, an elementwise function a handful), bytes are what
  * must cross memory once. Attention is counted as if every document had the maximal length, because
  * the true lengths live on the device and null devices have none. */
@@ -19,8 +20,42 @@ static void count(struct device *device, double flops, double bytes) {
     device->bytes_moved += bytes;
 }
 
-static bool is_float(enum dtype dtype) {
-    return dtype == DTYPE_F32 || dtype == DTYPE_BF16;
+static double bytes_of(enum dtype dtype) {
+    return (double)dtype_bytes(dtype);
+}
+
+/* What parameters and operands of products may be stored as. */
+static bool stores(const struct device *device, enum dtype dtype) {
+    return dtype == DTYPE_F32 || dtype == DTYPE_BF16 ||
+           (dtype == DTYPE_F16 && device->kind == DEVICE_CUDA);
+}
+
+/* Activations, on the CPU, are f32. */
+static enum status check_dtype(const struct device *device, enum dtype dtype, const char *op,
+                               struct err *e) {
+    const bool taken = device->kind == DEVICE_CPU ? dtype == DTYPE_F32 : stores(device, dtype);
+    FAIL_IF(!taken, STATUS_INTERNAL, "%s: %s does not compute on activations of %s", op,
+            device->name,
+            (unsigned)dtype < DTYPE_COUNT ? dtype_name(dtype) : "a type that is not known");
+    return STATUS_OK;
+}
+#define ACTIVATIONS(field) TRY(check_dtype(device, a->field, __func__, e))
+
+static enum status check_gemm_dtypes(const struct device *device, const struct gemm_args *a,
+                                     const char *op, struct err *e) {
+    const bool mixed = device->kind == DEVICE_CPU;
+    FAIL_IF(!stores(device, a->a.dtype), STATUS_INTERNAL, "%s: a has a type that %s does not take",
+            op, device->name);
+    FAIL_IF(!stores(device, a->b.dtype), STATUS_INTERNAL, "%s: b has a type that %s does not take",
+            op, device->name);
+    FAIL_IF(!mixed && a->a.dtype != a->b.dtype, STATUS_INTERNAL,
+            "%s: a is %s and b is %s; %s multiplies operands of one type only", op,
+            dtype_name(a->a.dtype), dtype_name(a->b.dtype), device->name);
+    FAIL_IF(a->c.dtype != DTYPE_F32 && (mixed || a->c.dtype != a->a.dtype), STATUS_INTERNAL,
+            "%s: c must be float32%s", op, mixed ? "" : ", or of the operands' type");
+    FAIL_IF(a->bias && a->bias_dtype != DTYPE_F32 && a->bias_dtype != a->c.dtype, STATUS_INTERNAL,
+            "%s: bias must be float32, or of c's type", op);
+    return STATUS_OK;
 }
 
 enum status device_gemm(struct device *device, const struct gemm_args *a, struct err *e) {
@@ -30,16 +65,14 @@ enum status device_gemm(struct device *device, const struct gemm_args *a, struct
     GIVEN(a.data);
     GIVEN(b.data);
     GIVEN(c.data);
-    NEED(is_float(a->a.dtype), "a must be float32 or bfloat16");
-    NEED(is_float(a->b.dtype), "b must be float32 or bfloat16");
-    NEED(a->c.dtype == DTYPE_F32, "c must be float32");
+    TRY(check_gemm_dtypes(device, a, __func__, e));
     STEPS(a.ld, a->trans_a ? a->m : a->k);
     STEPS(b.ld, a->trans_b ? a->k : a->n);
     STEPS(c.ld, a->n);
     const double m = (double)a->m, n = (double)a->n, k = (double)a->k;
     count(device, 2 * m * n * k,
-          m * k * (double)dtype_bytes(a->a.dtype) + k * n * (double)dtype_bytes(a->b.dtype) +
-              (a->beta == 0 ? 4 : 8) * m * n);
+          m * k * bytes_of(a->a.dtype) + k * n * bytes_of(a->b.dtype) +
+              (a->beta == 0 ? 1 : 2) * bytes_of(a->c.dtype) * m * n);
     return device->ops->gemm(device, a, e);
 }
 
@@ -51,11 +84,16 @@ enum status device_rmsnorm(struct device *device, const struct rmsnorm_args *a, 
     GIVEN(weight);
     GIVEN(y);
     GIVEN(rstd);
+    ACTIVATIONS(dtype);
     NEED(!a->residual == !a->sum, "residual and sum go together");
     STEPS(ld_x, a->groups * a->width);
     STEPS(ld_y, a->groups * a->width);
+    NEED(!a->residual || a->ld_residual >= a->groups * a->width,
+         "ld_residual is smaller than the row it steps over");
+    NEED(!a->sum || a->ld_sum >= a->groups * a->width,
+         "ld_sum is smaller than the row it steps over");
     const double n = (double)a->tokens * (double)a->groups * (double)a->width;
-    count(device, 4 * n, 4 * n * (a->residual ? 4 : 2));
+    count(device, 4 * n, bytes_of(a->dtype) * n * (a->residual ? 4 : 2));
     return device->ops->rmsnorm(device, a, e);
 }
 
@@ -69,11 +107,12 @@ enum status device_rmsnorm_backward(struct device *device, const struct rmsnorm_
     GIVEN(rstd);
     GIVEN(dy);
     GIVEN(dx);
+    ACTIVATIONS(dtype);
     STEPS(ld_x, a->groups * a->width);
     STEPS(ld_dy, a->groups * a->width);
     STEPS(ld_dx, a->groups * a->width);
     const double n = (double)a->tokens * (double)a->groups * (double)a->width;
-    count(device, n * (a->dweight ? 10 : 7), 4 * n * (a->accumulate ? 4 : 3));
+    count(device, n * (a->dweight ? 10 : 7), bytes_of(a->dtype) * n * (a->accumulate ? 4 : 3));
     return device->ops->rmsnorm_backward(device, a, e);
 }
 
@@ -87,13 +126,16 @@ enum status device_rope(struct device *device, const struct rope_args *a, struct
     GIVEN(x);
     GIVEN(positions);
     GIVEN(inv_freq);
+    ACTIVATIONS(dtype);
     STEPS(ld, a->heads * a->head_dim);
     const double n = (double)a->tokens * (double)a->heads * (double)a->rotary;
-    count(device, 3 * n, 8 * n);
+    count(device, 3 * n, 2 * bytes_of(a->dtype) * n);
     return device->ops->rope(device, a, e);
 }
 
-static enum status check_attention(const struct attention_args *a, const char *op, struct err *e) {
+static enum status check_attention(const struct device *device, const struct attention_args *a,
+                                   const char *op, struct err *e) {
+    TRY(check_dtype(device, a->dtype, op, e));
     FAIL_IF(
         a->tokens <= 0 || a->heads <= 0 || a->kv_heads <= 0 || a->head_dim <= 0 || a->segments <= 0,
         STATUS_INTERNAL, "%s: tokens, heads, kv_heads, head_dim and segments must be positive", op);
@@ -106,8 +148,16 @@ static enum status check_attention(const struct attention_args *a, const char *o
     FAIL_IF(!a->cu_seqlens || !a->q || !a->k || !a->v || !a->out || !a->lse, STATUS_INTERNAL,
             "%s: cu_seqlens, q, k, v, out or lse is missing", op);
     FAIL_IF(a->ld_q < a->heads * a->head_dim || a->ld_k < a->kv_heads * a->head_dim ||
-                a->ld_v < a->kv_heads * a->head_dim,
-            STATUS_INTERNAL, "%s: ld_q, ld_k or ld_v is smaller than the row it steps over", op);
+                a->ld_v < a->kv_heads * a->head_dim || a->ld_out < a->heads * a->head_dim,
+            STATUS_INTERNAL, "%s: ld_q, ld_k, ld_v or ld_out is smaller than the row it steps over",
+            op);
+    return STATUS_OK;
+}
+
+static enum status check_scratch(const struct device *device, const struct attention_args *a,
+                                 bool backward, const char *op, struct err *e) {
+    FAIL_IF(!a->scratch && device->ops->attention_scratch(device, a, backward) > 0, STATUS_INTERNAL,
+            "%s: scratch is missing", op);
     return STATUS_OK;
 }
 
@@ -120,26 +170,30 @@ static double attention_product_flops(const struct attention_args *a) {
 }
 
 enum status device_attention(struct device *device, const struct attention_args *a, struct err *e) {
-    TRY(check_attention(a, __func__, e));
+    TRY(check_attention(device, a, __func__, e));
+    TRY(check_scratch(device, a, false, __func__, e));
     const double row = (double)a->tokens * (double)a->head_dim;
-    count(device, 2 * attention_product_flops(a), 8 * row * (double)(a->heads + a->kv_heads));
+    count(device, 2 * attention_product_flops(a),
+          2 * bytes_of(a->dtype) * row * (double)(a->heads + a->kv_heads));
     return device->ops->attention(device, a, e);
 }
 
 enum status device_attention_backward(struct device *device,
                                       const struct attention_backward_args *a, struct err *e) {
     const struct attention_args *f = &a->forward;
-    TRY(check_attention(f, __func__, e));
+    TRY(check_attention(device, f, __func__, e));
+    TRY(check_scratch(device, f, true, __func__, e));
     GIVEN(dout);
     GIVEN(dq);
     GIVEN(dk);
     GIVEN(dv);
-    GIVEN(delta);
+    STEPS(ld_dout, f->heads * f->head_dim);
     STEPS(ld_dq, f->heads * f->head_dim);
     STEPS(ld_dk, f->kv_heads * f->head_dim);
     STEPS(ld_dv, f->kv_heads * f->head_dim);
     const double row = (double)f->tokens * (double)f->head_dim;
-    count(device, 5 * attention_product_flops(f), 16 * row * (double)(f->heads + f->kv_heads));
+    count(device, 5 * attention_product_flops(f),
+          4 * bytes_of(f->dtype) * row * (double)(f->heads + f->kv_heads));
     return device->ops->attention_backward(device, a, e);
 }
 
@@ -150,8 +204,11 @@ enum status device_glu(struct device *device, const struct glu_args *a, struct e
          "activation is not known");
     GIVEN(gate_up);
     GIVEN(out);
+    ACTIVATIONS(dtype);
+    STEPS(ld_gate_up, 2 * a->width);
+    STEPS(ld_out, a->width);
     const double n = (double)a->tokens * (double)a->width;
-    count(device, 6 * n, 12 * n);
+    count(device, 6 * n, 3 * bytes_of(a->dtype) * n);
     return device->ops->glu(device, a, e);
 }
 
@@ -164,8 +221,12 @@ enum status device_glu_backward(struct device *device, const struct glu_backward
     GIVEN(gate_up);
     GIVEN(dout);
     GIVEN(dgate_up);
+    ACTIVATIONS(dtype);
+    STEPS(ld_gate_up, 2 * a->width);
+    STEPS(ld_dout, a->width);
+    STEPS(ld_dgate_up, 2 * a->width);
     const double n = (double)a->tokens * (double)a->width;
-    count(device, 12 * n, 20 * n);
+    count(device, 12 * n, 5 * bytes_of(a->dtype) * n);
     return device->ops->glu_backward(device, a, e);
 }
 
@@ -176,9 +237,11 @@ enum status device_embedding(struct device *device, const struct embedding_args 
     GIVEN(ids);
     GIVEN(table);
     GIVEN(out);
-    NEED(is_float(a->table_dtype), "the table must be float32 or bfloat16");
+    ACTIVATIONS(dtype);
+    NEED(stores(device, a->table_dtype), "the table has a type that the device does not take");
+    STEPS(ld_out, a->channels);
     const double n = (double)a->tokens * (double)a->channels;
-    count(device, n, n * (double)(4 + dtype_bytes(a->table_dtype)));
+    count(device, n, n * (bytes_of(a->dtype) + bytes_of(a->table_dtype)));
     return device->ops->embedding(device, a, e);
 }
 
@@ -190,8 +253,10 @@ enum status device_embedding_backward(struct device *device,
     GIVEN(ids);
     GIVEN(dout);
     GIVEN(dtable);
+    ACTIVATIONS(dtype);
+    STEPS(ld_dout, a->channels);
     const double n = (double)a->tokens * (double)a->channels;
-    count(device, 2 * n, 12 * n);
+    count(device, 2 * n, n * (bytes_of(a->dtype) + 8));
     return device->ops->embedding_backward(device, a, e);
 }
 
@@ -203,10 +268,24 @@ enum status device_cross_entropy(struct device *device, const struct cross_entro
     GIVEN(labels);
     GIVEN(losses);
     GIVEN(correct);
+    ACTIVATIONS(dtype);
     NEED(a->softcap >= 0, "softcap must not be negative");
     const double n = (double)a->rows * (double)a->vocab;
-    count(device, n * (a->write_gradient ? 8 : 5), 4 * n * (a->write_gradient ? 2 : 1));
+    count(device, n * (a->write_gradient ? 8 : 5),
+          bytes_of(a->dtype) * n * (a->write_gradient ? 2 : 1));
     return device->ops->cross_entropy(device, a, e);
+}
+
+static enum status check_adamw_dtypes(const struct device *device, const struct adamw_args *a,
+                                      const char *op, struct err *e) {
+    const bool cuda = device->kind == DEVICE_CUDA;
+    FAIL_IF(a->param_dtype != DTYPE_F32 && !(cuda && a->param_dtype == DTYPE_BF16), STATUS_INTERNAL,
+            "%s: param must be float32%s", op, cuda ? " or bfloat16" : "");
+    FAIL_IF(a->state_dtype != DTYPE_F32 && !(cuda && a->state_dtype == DTYPE_BF16), STATUS_INTERNAL,
+            "%s: m and v must be float32%s", op, cuda ? " or bfloat16" : "");
+    FAIL_IF(a->copy && !stores(device, a->copy_dtype), STATUS_INTERNAL,
+            "%s: copy has a type that %s does not take", op, device->name);
+    return STATUS_OK;
 }
 
 enum status device_adamw(struct device *device, const struct adamw_args *a, struct err *e) {
@@ -219,7 +298,10 @@ enum status device_adamw(struct device *device, const struct adamw_args *a, stru
     GIVEN(grad_scale);
     NEED(a->beta1 >= 0 && a->beta1 < 1, "beta1 must be in [0,1)");
     NEED(a->beta2 >= 0 && a->beta2 < 1, "beta2 must be in [0,1)");
-    count(device, 14 * (double)a->count, 28 * (double)a->count);
+    TRY(check_adamw_dtypes(device, a, __func__, e));
+    count(device, 14 * (double)a->count,
+          (double)a->count * (4 + 2 * bytes_of(a->param_dtype) + 4 * bytes_of(a->state_dtype) +
+                              (a->copy ? bytes_of(a->copy_dtype) : 0)));
     return device->ops->adamw(device, a, e);
 }
 
@@ -240,6 +322,15 @@ enum status device_clip(struct device *device, const struct clip_args *a, struct
     return device->ops->clip(device, a, e);
 }
 
+enum status device_loss_sums(struct device *device, const struct loss_sums_args *a, struct err *e) {
+    POSITIVE(rows);
+    GIVEN(losses);
+    GIVEN(correct);
+    GIVEN(totals);
+    count(device, 2 * (double)a->rows, 8 * (double)a->rows);
+    return device->ops->loss_sums(device, a, e);
+}
+
 enum status device_dropout(struct device *device, const struct dropout_args *a, struct err *e) {
     POSITIVE(rows);
     POSITIVE(width);
@@ -247,37 +338,50 @@ enum status device_dropout(struct device *device, const struct dropout_args *a, 
     GIVEN(y);
     GIVEN(row_keys);
     NEED(a->p >= 0 && a->p < 1, "p must be in [0,1)");
+    ACTIVATIONS(dtype);
+    STEPS(ld_x, a->width);
+    STEPS(ld_y, a->width);
     const double n = (double)a->rows * (double)a->width;
-    count(device, 2 * n, n * (a->accumulate ? 12 : 8));
+    count(device, 2 * n, bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
     return device->ops->dropout(device, a, e);
 }
 
-static enum status check_rows(const struct rows_args *a, const char *op, struct err *e) {
+static enum status check_rows(const struct device *device, const struct rows_args *a,
+                              const char *op, struct err *e) {
+    TRY(check_dtype(device, a->dtype, op, e));
     FAIL_IF(a->rows <= 0 || a->width <= 0, STATUS_INTERNAL, "%s: rows and width must be positive",
             op);
     FAIL_IF(!a->index || !a->src || !a->dst, STATUS_INTERNAL, "%s: index, src or dst is missing",
             op);
+    FAIL_IF(a->ld_src < a->width || a->ld_dst < a->width, STATUS_INTERNAL,
+            "%s: ld_src or ld_dst is smaller than the row it steps over", op);
     return STATUS_OK;
 }
 
 enum status device_gather_rows(struct device *device, const struct rows_args *a, struct err *e) {
-    TRY(check_rows(a, __func__, e));
-    count(device, 0, 8 * (double)a->rows * (double)a->width);
+    TRY(check_rows(device, a, __func__, e));
+    count(device, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
     return device->ops->gather_rows(device, a, e);
 }
 
 enum status device_scatter_rows(struct device *device, const struct rows_args *a, struct err *e) {
-    TRY(check_rows(a, __func__, e));
-    count(device, 0, 8 * (double)a->rows * (double)a->width);
+    TRY(check_rows(device, a, __func__, e));
+    count(device, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
     return device->ops->scatter_rows(device, a, e);
 }
 
 enum status device_add(struct device *device, const struct add_args *a, struct err *e) {
-    POSITIVE(count);
+    POSITIVE(rows);
+    POSITIVE(cols);
     GIVEN(a);
     GIVEN(b);
     GIVEN(out);
-    count(device, (double)a->count, 12 * (double)a->count);
+    ACTIVATIONS(dtype);
+    STEPS(ld_a, a->cols);
+    STEPS(ld_b, a->cols);
+    STEPS(ld_out, a->cols);
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, n, 3 * bytes_of(a->dtype) * n);
     return device->ops->add(device, a, e);
 }
 
@@ -287,10 +391,11 @@ enum status device_column_sum(struct device *device, const struct column_sum_arg
     POSITIVE(cols);
     GIVEN(x);
     GIVEN(out);
+    ACTIVATIONS(dtype);
     STEPS(ld_x, a->cols);
     NEED(!a->y || a->ld_y >= a->cols, "ld_y is smaller than the row it steps over");
     const double n = (double)a->rows * (double)a->cols;
-    count(device, n * (a->y ? 2 : 1), 4 * n * (a->y ? 2 : 1));
+    count(device, n * (a->y ? 2 : 1), bytes_of(a->dtype) * n * (a->y ? 2 : 1));
     return device->ops->column_sum(device, a, e);
 }
 
@@ -300,10 +405,11 @@ enum status device_column_scale(struct device *device, const struct column_scale
     POSITIVE(cols);
     GIVEN(x);
     GIVEN(out);
+    ACTIVATIONS(dtype);
     STEPS(ld_x, a->cols);
     STEPS(ld_out, a->cols);
     const double n = (double)a->rows * (double)a->cols;
-    count(device, n * (a->accumulate ? 2 : 1), n * (a->accumulate ? 12 : 8));
+    count(device, n * (a->accumulate ? 2 : 1), bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
     return device->ops->column_scale(device, a, e);
 }
 
@@ -332,12 +438,12 @@ enum status device_convert(struct device *device, const struct convert_args *a, 
     POSITIVE(cols);
     GIVEN(src.data);
     GIVEN(dst.data);
-    NEED(is_float(a->src.dtype), "src must be float32 or bfloat16");
-    NEED(is_float(a->dst.dtype), "dst must be float32 or bfloat16");
+    NEED(a->scale != 0, "scale is 0; 1 copies");
+    NEED(stores(device, a->src.dtype), "src has a type that the device does not take");
+    NEED(stores(device, a->dst.dtype), "dst has a type that the device does not take");
     STEPS(src.ld, a->cols);
     STEPS(dst.ld, a->cols);
-    count(device, 0,
-          (double)a->rows * (double)a->cols *
-              (double)(dtype_bytes(a->src.dtype) + dtype_bytes(a->dst.dtype)));
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, a->scale == 1 ? 0 : n, n * (bytes_of(a->src.dtype) + bytes_of(a->dst.dtype)));
     return device->ops->convert(device, a, e);
 }

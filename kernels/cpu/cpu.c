@@ -62,7 +62,7 @@ static bool fast_bf16(const struct cpu_host *host) {
 
 static enum status check_bf16(const struct device *device, const struct cpu_state *state,
                               struct err *e) {
-    if (!device->gemm_bf16) return STATUS_OK;
+    if (device->precision != PRECISION_BF16) return STATUS_OK;
     FAIL_IF(!state->blas.bf16, STATUS_UNSUPPORTED,
             "%s does not multiply bf16 on this processor (%s); set bf16 to false",
             state->blas.detail, state->host.processor);
@@ -94,7 +94,7 @@ enum status cpu_device_init(struct device *device, struct err *e) {
     GUARD(check_bf16(device, state, e));
     snprintf(device->detail, sizeof device->detail, "%s, %d threads, %s, %s%s",
              state->host.processor, state->host.threads, state->blas.detail, level,
-             device->gemm_bf16 ? ", bf16 products" : "");
+             device->precision == PRECISION_BF16 ? ", bf16 products" : "");
 
 done:
     if (status != STATUS_OK) cpu_close(device);

@@ -18,6 +18,8 @@ struct cpu_host {
     int64_t total_bytes; /* physical memory, or the limit of our control group when that is less */
 };
 void cpu_host_read(struct cpu_host *host);
+/* Bytes that may still be used without swapping, in the system and in our control group. */
+enum status cpu_host_free_bytes(int64_t *bytes, struct err *e);
 
 /* A library that multiplies: both operands f32, or both bf16 when `bf16` is set. The bias is not
  * its business: cpu_gemm adds it. */
@@ -40,7 +42,7 @@ struct cpu_state {
     struct cpu_blas blas;
 };
 
-/* Makes `device` the CPU device; device->gemm_bf16 is what was asked for. */
+/* Makes `device` the CPU device; device->precision is what was asked for. */
 enum status cpu_device_init(struct device *device, struct err *e);
 void cpu_close(struct device *device);
 
@@ -52,6 +54,13 @@ void cpu_decommit(struct device *device, void *at, int64_t bytes);
 enum status cpu_transfer(struct device *device, void *to, const void *from, int64_t bytes,
                          struct err *e);
 enum status cpu_fill_zero(struct device *device, void *at, int64_t bytes, struct err *e);
+enum status cpu_upload_rows(struct device *device, const struct transfer *t, struct err *e);
+enum status cpu_download_rows(struct device *device, const struct transfer *t, struct err *e);
+enum status cpu_synchronize(struct device *device, struct err *e);
+enum status cpu_memory(struct device *device, struct device_memory *memory, struct err *e);
+/* The backward's delta [H, T] f32; the forward wants none. For null:cpu too. */
+int64_t cpu_attention_scratch(const struct device *device, const struct attention_args *a,
+                              bool backward);
 
 /* gemm.c */
 enum status cpu_gemm(struct device *device, const struct gemm_args *a, struct err *e);

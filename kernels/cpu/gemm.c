@@ -42,6 +42,7 @@ static enum status take_block(struct device *device, const struct operand *x, st
     if (!x->convert) return STATUS_OK;
     const struct convert_args convert = {.rows = rows,
                                          .cols = cols,
+                                         .scale = 1,
                                          .src = *out,
                                          .dst = {.data = x->block, .dtype = x->dtype, .ld = cols}};
     *out = convert.dst;
@@ -98,7 +99,8 @@ static bool worth_rounding(const struct gemm_args *a) {
 
 static enum status multiply(struct device *device, const struct gemm_args *args, struct err *e) {
     struct cpu_state *state = device->state;
-    const enum dtype dtype = device->gemm_bf16 && worth_rounding(args) ? DTYPE_BF16 : DTYPE_F32;
+    const bool bf16 = device->precision == PRECISION_BF16 && worth_rounding(args);
+    const enum dtype dtype = bf16 ? DTYPE_BF16 : DTYPE_F32;
     struct blocks blocks = {
         .a = {.whole = args->a,
               .outer_first = !args->trans_a,
@@ -127,7 +129,7 @@ static enum status multiply(struct device *device, const struct gemm_args *args,
 
 enum status cpu_gemm(struct device *device, const struct gemm_args *args, struct err *e) {
     const struct cpu_state *state = device->state;
-    FAIL_IF(device->gemm_bf16 && !state->blas.bf16, STATUS_UNSUPPORTED,
+    FAIL_IF(device->precision == PRECISION_BF16 && !state->blas.bf16, STATUS_UNSUPPORTED,
             "%s does not multiply bf16 on this processor; set bf16 to false", state->blas.detail);
     TRY(multiply(device, args, e));
     if (!args->bias) return STATUS_OK;

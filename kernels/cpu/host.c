@@ -67,22 +67,20 @@ static void read_levels(struct cpu_host *host) {
 }
 #endif
 
-static int64_t group_limit_bytes(void) {
-    enum { LIMIT_FILE_BYTES_MAX = 64 };
+/* A number that our control group states; false where it states none ("max", or no such file). */
+static bool group_value(const char *path, int64_t *value) {
+    enum { VALUE_BYTES_MAX = 64 };
     struct str text = {0};
-    int64_t limit = INT64_MAX;
     struct err ignored = {0};
-    if (file_read("/sys/fs/cgroup/memory.max", LIMIT_FILE_BYTES_MAX, &text, &ignored) ==
-        STATUS_OK) {
+    enum status status = file_read(path, VALUE_BYTES_MAX, &text, &ignored);
+    if (status == STATUS_OK) {
         while (text.len > 0 && text.data[text.len - 1] == '\n') {
             str_truncate(&text, text.len - 1);
         }
-        /* "max" is not a number: no limit. */
-        if (str_to_i64(str_text(&text), "memory.max", &limit, &ignored) != STATUS_OK)
-            limit = INT64_MAX;
+        status = str_to_i64(str_text(&text), path, value, &ignored);
     }
     str_release(&text);
-    return limit;
+    return status == STATUS_OK;
 }
 
 void cpu_host_read(struct cpu_host *host) {
@@ -91,6 +89,37 @@ void cpu_host_read(struct cpu_host *host) {
     read_levels(host);
     host->threads = omp_get_max_threads();
     const int64_t physical = (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE);
-    const int64_t limit = group_limit_bytes();
-    host->total_bytes = limit < physical ? limit : physical;
+    int64_t limit = 0;
+    const bool limited = group_value("/sys/fs/cgroup/memory.max", &limit);
+    host->total_bytes = limited && limit < physical ? limit : physical;
+}
+
+/* What the system could give without swapping: free pages and caches that it may drop. */
+static enum status system_free_bytes(int64_t *bytes, struct err *e) {
+    enum { MEMINFO_BYTES_MAX = 1 << 16 };
+    static const char KEY[] = "MemAvailable:";
+    struct str text = {0};
+    enum status status = file_read("/proc/meminfo", MEMINFO_BYTES_MAX, &text, e);
+    const char *line = status == STATUS_OK ? strstr(str_text(&text), KEY) : NULL;
+    if (status == STATUS_OK && !line)
+        status = err_set(e, STATUS_DEVICE, "/proc/meminfo does not say what memory is available");
+    *bytes = 0;
+    for (line = line ? line + strlen(KEY) : ""; *line == ' ' || (*line >= '0' && *line <= '9');
+         line++) {
+        if (*line != ' ') *bytes = 10 * *bytes + (*line - '0');
+    }
+    *bytes <<= 10;
+    str_release(&text);
+    return status;
+}
+
+enum status cpu_host_free_bytes(int64_t *bytes, struct err *e) {
+    TRY(system_free_bytes(bytes, e));
+    int64_t limit = 0, used = 0;
+    if (!group_value("/sys/fs/cgroup/memory.max", &limit) ||
+        !group_value("/sys/fs/cgroup/memory.current", &used))
+        return STATUS_OK;
+    const int64_t room = limit > used ? limit - used : 0;
+    if (room < *bytes) *bytes = room;
+    return STATUS_OK;
 }

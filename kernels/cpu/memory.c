@@ -53,3 +53,40 @@ enum status cpu_fill_zero(struct device *device, void *at, int64_t bytes, struct
     memset(at, 0, (size_t)bytes);
     return STATUS_OK;
 }
+
+static void copy_rows(char *to, int64_t to_pitch, const char *from, int64_t from_pitch,
+                      const struct transfer *t) {
+    for (int64_t row = 0; row < t->rows; row++) {
+        memmove(to + row * to_pitch, from + row * from_pitch, (size_t)t->width);
+    }
+}
+
+enum status cpu_upload_rows(struct device *device, const struct transfer *t, struct err *e) {
+    (void)device, (void)e;
+    copy_rows(t->device, t->device_pitch, t->host, t->host_pitch, t);
+    return STATUS_OK;
+}
+
+enum status cpu_download_rows(struct device *device, const struct transfer *t, struct err *e) {
+    (void)device, (void)e;
+    copy_rows(t->host, t->host_pitch, t->device, t->device_pitch, t);
+    return STATUS_OK;
+}
+
+enum status cpu_synchronize(struct device *device, struct err *e) {
+    (void)device, (void)e; /* every operation has ended when it returns */
+    return STATUS_OK;
+}
+
+enum status cpu_memory(struct device *device, struct device_memory *memory, struct err *e) {
+    memory->total = device->total_bytes;
+    TRY(cpu_host_free_bytes(&memory->free, e));
+    if (memory->free > memory->total) memory->free = memory->total;
+    return STATUS_OK;
+}
+
+int64_t cpu_attention_scratch(const struct device *device, const struct attention_args *a,
+                              bool backward) {
+    (void)device;
+    return backward ? a->heads * a->tokens * (int64_t)sizeof(float) : 0;
+}

@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernels/cpu/cpu.h"
+#include "kernels/cuda_sizes.h"
+
 static void null_close(struct device *device) {
     (void)device;
 }
@@ -52,6 +55,38 @@ static enum status null_download(struct device *device, void *to, const void *fr
     return STATUS_OK;
 }
 
+static enum status null_upload_rows(struct device *device, const struct transfer *t,
+                                    struct err *e) {
+    (void)device, (void)t, (void)e;
+    return STATUS_OK;
+}
+
+static enum status null_download_rows(struct device *device, const struct transfer *t,
+                                      struct err *e) {
+    (void)device, (void)e;
+    for (int64_t row = 0; row < t->rows; row++) {
+        memset((char *)t->host + row * t->host_pitch, 0, (size_t)t->width);
+    }
+    return STATUS_OK;
+}
+
+static enum status null_synchronize(struct device *device, struct err *e) {
+    (void)device, (void)e;
+    return STATUS_OK;
+}
+
+static enum status null_memory(struct device *device, struct device_memory *memory, struct err *e) {
+    (void)e;
+    *memory = (struct device_memory){.free = device->total_bytes, .total = device->total_bytes};
+    return STATUS_OK;
+}
+
+static int64_t null_attention_scratch(const struct device *device, const struct attention_args *a,
+                                      bool backward) {
+    return device->kind == DEVICE_CUDA ? cuda_sizes_attention_scratch(a, backward)
+                                       : cpu_attention_scratch(device, a, backward);
+}
+
 #define NULL_OPERATION(name, args)                                                                 \
     static enum status null_##name(struct device *device, const struct args *a, struct err *e) {   \
         (void)device, (void)a, (void)e;                                                            \
@@ -72,6 +107,7 @@ NULL_OPERATION(cross_entropy, cross_entropy_args)
 NULL_OPERATION(adamw, adamw_args)
 NULL_OPERATION(sum_squares, sum_squares_args)
 NULL_OPERATION(clip, clip_args)
+NULL_OPERATION(loss_sums, loss_sums_args)
 NULL_OPERATION(dropout, dropout_args)
 NULL_OPERATION(rows, rows_args)
 NULL_OPERATION(add, add_args)
@@ -95,6 +131,11 @@ static const struct device_ops NULL_OPS = {
     .download = null_download,
     .copy = null_transfer,
     .fill_zero = null_fill_zero,
+    .upload_rows = null_upload_rows,
+    .download_rows = null_download_rows,
+    .synchronize = null_synchronize,
+    .memory = null_memory,
+    .attention_scratch = null_attention_scratch,
     .gemm = null_gemm,
     .rmsnorm = null_rmsnorm,
     .rmsnorm_backward = null_rmsnorm_backward,
@@ -109,6 +150,7 @@ static const struct device_ops NULL_OPS = {
     .adamw = null_adamw,
     .sum_squares = null_sum_squares,
     .clip = null_clip,
+    .loss_sums = null_loss_sums,
     .dropout = null_dropout,
     .gather_rows = null_rows,
     .scatter_rows = null_rows,

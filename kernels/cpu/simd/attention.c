@@ -75,8 +75,8 @@ static void attend_block(const struct attention_args *a, struct tiles *t, const 
                          int64_t kv_head, int64_t key) {
     const int64_t cols = simd_min(BLOCK, span->length - key), dim = a->head_dim;
     const int64_t rows = round_up(span->rows, TILE_ROWS), padded = round_up(cols, TILE_COLS);
-    const float *k = a->k + (span->start + key) * a->ld_k + kv_head * dim;
-    const float *v = a->v + (span->start + key) * a->ld_v + kv_head * dim;
+    const float *k = (const float *)a->k + (span->start + key) * a->ld_k + kv_head * dim;
+    const float *v = (const float *)a->v + (span->start + key) * a->ld_v + kv_head * dim;
     tile_pack_transposed((struct tile){t->keys, BLOCK}, padded,
                          (struct tile_source){k, a->ld_k, cols, dim});
     tile_pack((struct tile){t->v, t->wide}, cols, (struct tile_source){v, a->ld_v, cols, dim}, 1);
@@ -95,8 +95,8 @@ static void attend(const struct attention_args *a, struct tiles *t, const struct
                    int64_t head) {
     const int64_t dim = a->head_dim, kv_head = head / (a->heads / a->kv_heads);
     const int64_t first = span->start + span->from, rows = round_up(span->rows, TILE_ROWS);
-    tile_pack((struct tile){t->q, t->wide}, rows,
-              (struct tile_source){a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim},
+    const float *q = (const float *)a->q + first * a->ld_q + head * dim;
+    tile_pack((struct tile){t->q, t->wide}, rows, (struct tile_source){q, a->ld_q, span->rows, dim},
               a->scale);
     memset(t->out, 0, (size_t)(BLOCK * t->wide) * sizeof *t->out);
     memset(t->score, 0, BLOCK * BLOCK * sizeof *t->score);
@@ -109,7 +109,7 @@ static void attend(const struct attention_args *a, struct tiles *t, const struct
         attend_block(a, t, span, kv_head, key);
     }
     for (int64_t row = 0; row < span->rows; row++) {
-        float *out = a->out + (first + row) * a->heads * dim + head * dim;
+        float *out = (float *)a->out + (first + row) * a->ld_out + head * dim;
         const float *sum = t->out + row * t->wide;
         const float inverse = 1.0f / t->sum[row];
 #pragma omp simd

@@ -41,25 +41,24 @@ static void pack_queries(const struct attention_backward_args *b, struct tiles *
     const struct attention_args *a = &b->forward;
     const int64_t dim = a->head_dim, first = span->start + span->from,
                   rows = round_up(span->rows, TILE_ROWS);
-    tile_pack((struct tile){t->q, t->wide}, rows,
-              (struct tile_source){a->q + first * a->ld_q + head * dim, a->ld_q, span->rows, dim},
+    const float *q = (const float *)a->q + first * a->ld_q + head * dim;
+    const float *dout = (const float *)b->dout + first * b->ld_dout + head * dim;
+    tile_pack((struct tile){t->q, t->wide}, rows, (struct tile_source){q, a->ld_q, span->rows, dim},
               a->scale);
     tile_pack((struct tile){t->dout, t->wide}, rows,
-              (struct tile_source){b->dout + (first * a->heads + head) * dim, a->heads * dim,
-                                   span->rows, dim},
-              1);
+              (struct tile_source){dout, b->ld_dout, span->rows, dim}, 1);
 }
 
 static void pack_keys(const struct attention_args *a, struct tiles *t, const struct span *span,
                       int64_t kv_head) {
     const int64_t dim = a->head_dim, first = span->start + span->from,
                   padded = round_up(span->rows, TILE_COLS);
-    const float *k = a->k + first * a->ld_k + kv_head * dim;
+    const float *k = (const float *)a->k + first * a->ld_k + kv_head * dim;
+    const float *v = (const float *)a->v + first * a->ld_v + kv_head * dim;
     tile_pack_transposed((struct tile){t->keys, BLOCK}, padded,
                          (struct tile_source){k, a->ld_k, span->rows, dim});
-    tile_pack_transposed(
-        (struct tile){t->values, BLOCK}, padded,
-        (struct tile_source){a->v + first * a->ld_v + kv_head * dim, a->ld_v, span->rows, dim});
+    tile_pack_transposed((struct tile){t->values, BLOCK}, padded,
+                         (struct tile_source){v, a->ld_v, span->rows, dim});
     tile_pack((struct tile){t->k, t->wide}, round_up(span->rows, TILE_ROWS),
               (struct tile_source){k, a->ld_k, span->rows, dim}, 1);
 }
@@ -97,6 +96,7 @@ static void gradient_block(const struct attention_backward_args *b, struct tiles
                            const struct span *queries, const struct span *keys, int64_t head) {
     const struct attention_args *a = &b->forward;
     const int64_t rows = round_up(queries->rows, TILE_ROWS), cols = round_up(keys->rows, TILE_COLS);
+    const float *delta = a->scratch;
     tile_product((struct tile_sides){rows, cols, a->head_dim}, (struct tile_view){t->q, t->wide, 1},
                  (struct tile_view){t->keys, BLOCK, 1}, (struct tile){t->probability, BLOCK},
                  false);
@@ -109,7 +109,7 @@ static void gradient_block(const struct attention_backward_args *b, struct tiles
         int64_t low = 0, high = 0;
         visible_columns(a, query, keys->from, keys->rows, &low, &high);
         gradient_row(a, t->probability + row * BLOCK, t->dscore + row * BLOCK, low, high,
-                     a->lse[at], b->delta[at]);
+                     a->lse[at], delta[at]);
     }
 }
 
@@ -151,10 +151,10 @@ static void keys_task(const struct attention_backward_args *b, struct tiles *t,
     }
     const int64_t first = keys->start + keys->from, dim = a->head_dim;
     /* The scale is in q already. */
-    write_tile(b->dk + first * b->ld_dk + kv_head * dim, b->ld_dk, t->sum_1, t->wide, keys->rows,
-               dim, 1);
-    write_tile(b->dv + first * b->ld_dv + kv_head * dim, b->ld_dv, t->sum_2, t->wide, keys->rows,
-               dim, 1);
+    write_tile((float *)b->dk + first * b->ld_dk + kv_head * dim, b->ld_dk, t->sum_1, t->wide,
+               keys->rows, dim, 1);
+    write_tile((float *)b->dv + first * b->ld_dv + kv_head * dim, b->ld_dv, t->sum_2, t->wide,
+               keys->rows, dim, 1);
 }
 
 /* dQ of one block of queries. */
@@ -176,21 +176,23 @@ static void queries_task(const struct attention_backward_args *b, struct tiles *
                      (struct tile){t->sum_1, t->wide}, true);
     }
     const int64_t first = queries->start + queries->from;
-    write_tile(b->dq + first * b->ld_dq + head * a->head_dim, b->ld_dq, t->sum_1, t->wide,
+    write_tile((float *)b->dq + first * b->ld_dq + head * a->head_dim, b->ld_dq, t->sum_1, t->wide,
                queries->rows, a->head_dim, a->scale);
 }
 
-/* delta[h,t] = sum over d of dout * out. */
+/* delta[h,t] = sum over d of dout * out, in the scratch. */
 static void make_delta(const struct attention_backward_args *b, int64_t t) {
     const struct attention_args *a = &b->forward;
+    float *delta = a->scratch;
     for (int64_t h = 0; h < a->heads; h++) {
-        const int64_t at = (t * a->heads + h) * a->head_dim;
+        const float *dout = (const float *)b->dout + t * b->ld_dout + h * a->head_dim;
+        const float *out = (const float *)a->out + t * a->ld_out + h * a->head_dim;
         float sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int64_t d = 0; d < a->head_dim; d++) {
-            sum += b->dout[at + d] * a->out[at + d];
+            sum += dout[d] * out[d];
         }
-        b->delta[h * a->tokens + t] = sum;
+        delta[h * a->tokens + t] = sum;
     }
 }
 

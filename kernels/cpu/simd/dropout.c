@@ -33,8 +33,8 @@ static inline float kept(float x, float keep) {
 }
 
 static void dropout_row(const struct dropout_args *a, uint64_t key, int64_t row) {
-    const float *x = a->x + row * a->width;
-    float *y = a->y + row * a->width;
+    const float *x = (const float *)a->x + row * a->ld_x;
+    float *y = (float *)a->y + row * a->ld_y;
     const uint32_t threshold = philox_drop_threshold(a->p);
     const float scale = 1.0f / (1.0f - a->p);
     for (int64_t from = 0; from < a->width; from += COLUMN_BLOCK) {

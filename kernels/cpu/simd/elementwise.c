@@ -9,13 +9,26 @@
 
 enum { RUN = 8192, COLUMN_BLOCK = 64, ROW_BLOCK = 64 };
 
+static void add_run(const float *x, const float *y, float *out, int64_t count) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        out[i] = x[i] + y[i];
+    }
+}
+
+/* Without gaps between rows all of it is one row; a row is split into runs, so that few long rows
+ * and many short ones both occupy every thread. */
 enum status SIMD(cpu_add)(struct device *device, const struct add_args *a, struct err *e) {
     (void)device, (void)e;
-    const float *x = a->a, *y = a->b;
-    float *out = a->out;
-#pragma omp parallel for simd schedule(static) if (a->count > PARALLEL_MIN)
-    for (int64_t i = 0; i < a->count; i++) {
-        out[i] = x[i] + y[i];
+    const bool dense = a->ld_a == a->cols && a->ld_b == a->cols && a->ld_out == a->cols;
+    const int64_t rows = dense ? 1 : a->rows, cols = dense ? a->rows * a->cols : a->cols;
+    const int64_t runs = (cols + RUN - 1) / RUN;
+#pragma omp parallel for schedule(static) if (rows * cols > PARALLEL_MIN)
+    for (int64_t i = 0; i < rows * runs; i++) {
+        const int64_t row = i / runs, from = i % runs * RUN;
+        add_run((const float *)a->a + row * a->ld_a + from,
+                (const float *)a->b + row * a->ld_b + from,
+                (float *)a->out + row * a->ld_out + from, simd_min(RUN, cols - from));
     }
     return STATUS_OK;
 }
@@ -38,9 +51,9 @@ static void sum_columns(const struct column_sum_args *a, int64_t from, int64_t c
         float sum[COLUMN_BLOCK] = {0};
         const int64_t last = simd_min(a->rows, first + ROW_BLOCK);
         for (int64_t t = first; t < last; t++) {
-            const float *x = a->x + t * a->ld_x + from;
+            const float *x = (const float *)a->x + t * a->ld_x + from;
             if (a->y) {
-                const float *y = a->y + t * a->ld_y + from;
+                const float *y = (const float *)a->y + t * a->ld_y + from;
 #pragma omp simd
                 for (int64_t i = 0; i < cols; i++) {
                     sum[i] += x[i] * y[i];
@@ -98,7 +111,7 @@ enum status SIMD(cpu_column_scale)(struct device *device, const struct column_sc
     (void)device, (void)e;
 #pragma omp parallel for schedule(static) if (a->rows * a->cols > PARALLEL_MIN)
     for (int64_t t = 0; t < a->rows; t++) {
-        scale_row(a, a->x + t * a->ld_x, a->out + t * a->ld_out);
+        scale_row(a, (const float *)a->x + t * a->ld_x, (float *)a->out + t * a->ld_out);
     }
     return STATUS_OK;
 }
@@ -119,25 +132,46 @@ enum status SIMD(cpu_row_norm)(struct device *device, const struct row_norm_args
     return STATUS_OK;
 }
 
-/* Round to nearest, ties to even; a NaN keeps its sign and stays one. */
-static inline uint16_t to_bf16(float value) {
-    const uint32_t bits = simd_bits(value);
-    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-    const uint32_t quiet = bits >> 16 | 0x40u;
-    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
-}
-
-static void widen(const uint16_t *src, float *dst, int64_t count) {
+static void widen(const uint16_t *src, float *dst, int64_t count, float scale) {
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        dst[i] = simd_from_bits((uint32_t)src[i] << 16);
+        dst[i] = scale * simd_from_bf16(src[i]);
     }
 }
 
-static void narrow(const float *src, uint16_t *dst, int64_t count) {
+static void narrow(const float *src, uint16_t *dst, int64_t count, float scale) {
 #pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        dst[i] = to_bf16(src[i]);
+        dst[i] = simd_to_bf16(scale * src[i]);
+    }
+}
+
+static void scale_f32(const float *src, float *dst, int64_t count, float scale) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        dst[i] = scale * src[i];
+    }
+}
+
+static void scale_bf16(const uint16_t *src, uint16_t *dst, int64_t count, float scale) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        dst[i] = simd_to_bf16(scale * simd_from_bf16(src[i]));
+    }
+}
+
+static void convert_row(const struct convert_args *a, const void *src, void *dst) {
+    const enum dtype from = a->src.dtype, to = a->dst.dtype;
+    if (from == to && a->scale == 1) {
+        memmove(dst, src, (size_t)a->cols * (from == DTYPE_F32 ? 4 : 2));
+    } else if (from == DTYPE_F32 && to == DTYPE_F32) {
+        scale_f32(src, dst, a->cols, a->scale);
+    } else if (from == DTYPE_F32) {
+        narrow(src, dst, a->cols, a->scale);
+    } else if (to == DTYPE_F32) {
+        widen(src, dst, a->cols, a->scale);
+    } else {
+        scale_bf16(src, dst, a->cols, a->scale);
     }
 }
 
@@ -148,13 +182,7 @@ enum status SIMD(cpu_convert)(struct device *device, const struct convert_args *
     for (int64_t r = 0; r < a->rows; r++) {
         const char *src = (const char *)a->src.data + r * a->src.ld * (from == DTYPE_F32 ? 4 : 2);
         char *dst = (char *)a->dst.data + r * a->dst.ld * (to == DTYPE_F32 ? 4 : 2);
-        if (from == to) {
-            memmove(dst, src, (size_t)a->cols * (from == DTYPE_F32 ? 4 : 2));
-        } else if (to == DTYPE_F32) {
-            widen((const uint16_t *)(const void *)src, (float *)(void *)dst, a->cols);
-        } else {
-            narrow((const float *)(const void *)src, (uint16_t *)(void *)dst, a->cols);
-        }
+        convert_row(a, src, dst);
     }
     return STATUS_OK;
 }

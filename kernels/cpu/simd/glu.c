@@ -30,8 +30,8 @@ enum status SIMD(cpu_glu)(struct device *device, const struct glu_args *a, struc
     const int64_t width = a->width;
 #pragma omp parallel for schedule(static) if (a->tokens * width > PARALLEL_MIN)
     for (int64_t t = 0; t < a->tokens; t++) {
-        const float *gate = a->gate_up + 2 * t * width;
-        float *out = a->out + t * width;
+        const float *gate = (const float *)a->gate_up + t * a->ld_gate_up;
+        float *out = (float *)a->out + t * a->ld_out;
         if (a->activation == ACTIVATION_SILU) {
             silu_row(gate, gate + width, out, width);
         } else {
@@ -74,9 +74,9 @@ enum status SIMD(cpu_glu_backward)(struct device *device, const struct glu_backw
     const int64_t width = a->width;
 #pragma omp parallel for schedule(static) if (a->tokens * width > PARALLEL_MIN)
     for (int64_t t = 0; t < a->tokens; t++) {
-        const float *gate = a->gate_up + 2 * t * width;
-        const float *dout = a->dout + t * width;
-        float *dgate = a->dgate_up + 2 * t * width;
+        const float *gate = (const float *)a->gate_up + t * a->ld_gate_up;
+        const float *dout = (const float *)a->dout + t * a->ld_dout;
+        float *dgate = (float *)a->dgate_up + t * a->ld_dgate_up;
         if (a->activation == ACTIVATION_SILU) {
             silu_backward_row(gate, gate + width, dout, dgate, dgate + width, width);
         } else {

@@ -1,4 +1,5 @@
-/* loss.c - softmax cross-entropy with its gradient written over the logits. One row is read twice:
+/* loss.c - softmax cross-entropy with its gradient written over the logits, and the sums of its
+ * results. One row is read twice:
  * once for its maximum and sum (online, Milakov & Gimelshein 2018, in blocks that stay in the first
  * cache), once for the gradient. */
 #include <math.h>
@@ -61,7 +62,9 @@ static bool is_first_largest(const float *x, int64_t label, float top) {
 }
 
 static void loss_row(const struct cross_entropy_args *a, int64_t row) {
-    float *x = a->logits + row * a->vocab;
+    float *x = (float *)a->logits + row * a->vocab;
+    const double grad_scale =
+        a->loss_scale ? (double)a->grad_scale * (double)*a->loss_scale : (double)a->grad_scale;
     const int64_t label = a->labels[row];
     float top = -INFINITY;
     double sum = 0;
@@ -79,14 +82,14 @@ static void loss_row(const struct cross_entropy_args *a, int64_t row) {
     a->correct[row] = is_first_largest(x, label, top);
     if (!a->write_gradient) return;
     const float capped = x[label];
-    const float factor = (float)((double)a->grad_scale / sum);
+    const float factor = (float)(grad_scale / sum);
     for (int64_t from = 0; from < a->vocab; from += LOGIT_BLOCK) {
         gradient_block(x + from, simd_min(LOGIT_BLOCK, a->vocab - from), top, factor, a->softcap);
     }
     const float t = a->softcap > 0 ? capped / a->softcap : 0;
     /* Not x[label] -= scale: near p = 1 the difference must keep its digits. */
     const double rest = exp((double)capped - (double)top) / sum - 1.0;
-    x[label] = (float)(rest * (double)a->grad_scale * (1.0 - (double)t * (double)t));
+    x[label] = (float)(rest * grad_scale * (1.0 - (double)t * (double)t));
 }
 
 enum status SIMD(cpu_cross_entropy)(struct device *device, const struct cross_entropy_args *a,
@@ -101,5 +104,20 @@ enum status SIMD(cpu_cross_entropy)(struct device *device, const struct cross_en
     for (int64_t row = 0; row < a->rows; row++) {
         loss_row(a, row);
     }
+    return STATUS_OK;
+}
+
+/* In row order, by one thread: a few thousand additions. */
+enum status SIMD(cpu_loss_sums)(struct device *device, const struct loss_sums_args *a,
+                                struct err *e) {
+    (void)device, (void)e;
+    double losses = 0;
+    int64_t correct = 0;
+    for (int64_t row = 0; row < a->rows; row++) {
+        losses += (double)a->losses[row];
+        correct += a->correct[row];
+    }
+    a->totals[0] += losses;
+    a->totals[1] += (double)correct;
     return STATUS_OK;
 }

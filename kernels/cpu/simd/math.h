@@ -1,5 +1,5 @@
-/* math.h - exp, tanh and the logistic function in a form that the compiler vectorises. Private to
- * kernels/cpu/simd.
+/* math.h - exp, tanh, the logistic function and rounding to bf16 in a form that the compiler
+ * vectorises. Private to kernels/cpu/simd.
  *
  * Branch-free, exact in their special cases (infinities, NaN, overflow, subnormal results), and
  * within 2 units in the last place of the true value over the whole range:
@@ -20,6 +20,18 @@ static inline uint32_t simd_bits(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits;
+}
+
+static inline float simd_from_bf16(uint16_t value) {
+    return simd_from_bits((uint32_t)value << 16);
+}
+
+/* Round to nearest, ties to even; a NaN keeps its sign and stays one. */
+static inline uint16_t simd_to_bf16(float value) {
+    const uint32_t bits = simd_bits(value);
+    const uint32_t rounded = (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
+    const uint32_t quiet = bits >> 16 | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 }
 
 /* e^x: x = n ln2 + r with |r| <= ln2/2 (Cody & Waite 1980: ln2 in two parts, the first with 16 bits

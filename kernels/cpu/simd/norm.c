@@ -22,11 +22,11 @@ enum status SIMD(cpu_rmsnorm)(struct device *device, const struct rmsnorm_args *
 #pragma omp parallel for schedule(static) if (rows * width > PARALLEL_MIN)
     for (int64_t row = 0; row < rows; row++) {
         const int64_t t = row / a->groups, offset = row % a->groups * width;
-        const float *x = a->x + t * a->ld_x + offset;
-        float *y = a->y + t * a->ld_y + offset;
+        const float *x = (const float *)a->x + t * a->ld_x + offset;
+        float *y = (float *)a->y + t * a->ld_y + offset;
         if (a->residual) {
-            const float *residual = a->residual + t * a->ld_x + offset;
-            float *sum = a->sum + row * width;
+            const float *residual = (const float *)a->residual + t * a->ld_residual + offset;
+            float *sum = (float *)a->sum + t * a->ld_sum + offset;
 #pragma omp simd
             for (int64_t i = 0; i < width; i++) {
                 sum[i] = x[i] + residual[i];
@@ -46,9 +46,9 @@ enum status SIMD(cpu_rmsnorm)(struct device *device, const struct rmsnorm_args *
 /* With n = x*rstd and g = dy*(offset+weight): dx = rstd * (g - n * mean(g*n)). */
 static void backward_row(const struct rmsnorm_backward_args *a, int64_t row) {
     const int64_t t = row / a->groups, offset = row % a->groups * a->width, width = a->width;
-    const float *x = a->x + t * a->ld_x + offset;
-    const float *dy = a->dy + t * a->ld_dy + offset;
-    float *dx = a->dx + t * a->ld_dx + offset;
+    const float *x = (const float *)a->x + t * a->ld_x + offset;
+    const float *dy = (const float *)a->dy + t * a->ld_dy + offset;
+    float *dx = (float *)a->dx + t * a->ld_dx + offset;
     const float rstd = a->rstd[row];
     float dot = 0;
 #pragma omp simd reduction(+ : dot)
@@ -77,8 +77,8 @@ static void backward_weight(const struct rmsnorm_backward_args *a, int64_t from,
         const int64_t last = simd_min(rows, first + ROW_BLOCK);
         for (int64_t row = first; row < last; row++) {
             const int64_t t = row / a->groups, offset = row % a->groups * a->width + from;
-            const float *x = a->x + t * a->ld_x + offset;
-            const float *dy = a->dy + t * a->ld_dy + offset;
+            const float *x = (const float *)a->x + t * a->ld_x + offset;
+            const float *dy = (const float *)a->dy + t * a->ld_dy + offset;
             const float rstd = a->rstd[row];
 #pragma omp simd
             for (int64_t i = 0; i < cols; i++) {

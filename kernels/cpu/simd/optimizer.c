@@ -3,6 +3,9 @@
  * the number of threads. */
 #include <math.h>
 
+#include <string.h>
+
+#include "kernels/cpu/simd/math.h"
 #include "kernels/cpu/simd/simd.h"
 
 enum { SUM_PARTS = 256, SUM_RUN = 256, ADAM_RUN = 4096 };
@@ -14,7 +17,8 @@ struct adamw_factors {
 
 static void adamw_run(const struct adamw_args *a, const struct adamw_factors *f, int64_t from,
                       int64_t count) {
-    float *restrict p = a->param + from, *restrict m = a->m + from, *restrict v = a->v + from;
+    float *restrict p = (float *)a->param + from;
+    float *restrict m = (float *)a->m + from, *restrict v = (float *)a->v + from;
     const float *restrict grad = a->grad + from;
     const struct adamw_factors k = *f;
 #pragma omp simd
@@ -28,8 +32,23 @@ static void adamw_run(const struct adamw_args *a, const struct adamw_factors *f,
     }
 }
 
+/* The copy of a run, while the run is in the cache. */
+static void copy_run(const struct adamw_args *a, int64_t from, int64_t count) {
+    const float *param = (const float *)a->param + from;
+    if (a->copy_dtype == DTYPE_F32) {
+        memcpy((float *)a->copy + from, param, (size_t)count * sizeof *param);
+        return;
+    }
+    uint16_t *copy = (uint16_t *)a->copy + from;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+        copy[i] = simd_to_bf16(param[i]);
+    }
+}
+
 enum status SIMD(cpu_adamw)(struct device *device, const struct adamw_args *a, struct err *e) {
     (void)device, (void)e;
+    if (!isfinite(*a->grad_scale)) return STATUS_OK;
     const double correction1 = 1 - pow(a->beta1, (double)a->step);
     const double correction2 = 1 - pow(a->beta2, (double)a->step);
     const struct adamw_factors factors = {
@@ -45,7 +64,9 @@ enum status SIMD(cpu_adamw)(struct device *device, const struct adamw_args *a, s
     const int64_t runs = (a->count + ADAM_RUN - 1) / ADAM_RUN;
 #pragma omp parallel for schedule(static) if (a->count > PARALLEL_MIN)
     for (int64_t run = 0; run < runs; run++) {
-        adamw_run(a, &factors, run * ADAM_RUN, simd_min(ADAM_RUN, a->count - run * ADAM_RUN));
+        const int64_t from = run * ADAM_RUN, count = simd_min(ADAM_RUN, a->count - from);
+        adamw_run(a, &factors, from, count);
+        if (a->copy) copy_run(a, from, count);
     }
     return STATUS_OK;
 }
@@ -87,10 +108,12 @@ enum status SIMD(cpu_sum_squares)(struct device *device, const struct sum_square
 
 enum status SIMD(cpu_clip)(struct device *device, const struct clip_args *a, struct err *e) {
     (void)device, (void)e;
-    const float norm = (float)sqrt(*a->sum_squares);
+    const double loss_scale = a->loss_scale ? (double)*a->loss_scale : 1;
+    const float norm = (float)(sqrt(*a->sum_squares) / loss_scale);
     const float wanted = a->max_norm / (norm + 1e-6f);
+    const float clipped = a->max_norm > 0 && wanted < 1 ? wanted : 1.0f;
     *a->norm = norm;
-    /* Written so that a NaN norm gives a NaN coefficient, as torch does, and not a silent 1. */
-    *a->coefficient = a->max_norm > 0 ? (wanted > 1 ? 1.0f : wanted) : 1.0f;
+    /* NaN is how adamw learns that this step must not be taken. */
+    *a->coefficient = isfinite(norm) ? (float)((double)clipped / loss_scale) : NAN;
     return STATUS_OK;
 }

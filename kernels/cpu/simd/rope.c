@@ -33,7 +33,7 @@ static void rotate_token(const struct rope_args *a, int64_t t) {
             sine[i] = sinf(angle) * sign;
         }
         for (int64_t h = 0; h < a->heads; h++) {
-            float *head = a->x + t * a->ld + h * a->head_dim + from;
+            float *head = (float *)a->x + t * a->ld + h * a->head_dim + from;
             rotate(head, head + half, cosine, sine, pairs);
         }
     }

@@ -29,7 +29,7 @@ static void scale_f32(const float *row, float *out, int64_t channels, float scal
 static void scale_bf16(const uint16_t *row, float *out, int64_t channels, float scale) {
 #pragma omp simd
     for (int64_t c = 0; c < channels; c++) {
-        out[c] = scale * simd_from_bits((uint32_t)row[c] << 16);
+        out[c] = scale * simd_from_bf16(row[c]);
     }
 }
 
@@ -40,7 +40,7 @@ enum status SIMD(cpu_embedding)(struct device *device, const struct embedding_ar
 #pragma omp parallel for schedule(static) if (a->tokens * a->channels > PARALLEL_MIN)
     for (int64_t t = 0; t < a->tokens; t++) {
         const int64_t from = a->ids[t] * a->channels;
-        float *out = a->out + t * a->channels;
+        float *out = (float *)a->out + t * a->ld_out;
         if (a->table_dtype == DTYPE_F32) {
             scale_f32((const float *)a->table + from, out, a->channels, a->scale);
         } else {
@@ -63,7 +63,7 @@ enum status SIMD(cpu_embedding_backward)(struct device *device,
                       count = simd_min(COLUMN_BLOCK, a->channels - from);
         for (int64_t t = 0; t < a->tokens; t++) {
             float *restrict into = a->dtable + a->ids[t] * a->channels + from;
-            const float *restrict dout = a->dout + t * a->channels + from;
+            const float *restrict dout = (const float *)a->dout + t * a->ld_dout + from;
 #pragma omp simd
             for (int64_t c = 0; c < count; c++) {
                 into[c] += a->scale * dout[c];
@@ -77,8 +77,8 @@ enum status SIMD(cpu_gather_rows)(struct device *device, const struct rows_args 
     (void)device, (void)e;
 #pragma omp parallel for schedule(static) if (a->rows * a->width > PARALLEL_MIN)
     for (int64_t i = 0; i < a->rows; i++) {
-        memcpy(a->dst + i * a->width, a->src + a->index[i] * a->width,
-               (size_t)a->width * sizeof *a->dst);
+        memcpy((float *)a->dst + i * a->ld_dst, (const float *)a->src + a->index[i] * a->ld_src,
+               (size_t)a->width * sizeof(float));
     }
     return STATUS_OK;
 }
@@ -88,8 +88,8 @@ enum status SIMD(cpu_scatter_rows)(struct device *device, const struct rows_args
     (void)device, (void)e;
 #pragma omp parallel for schedule(static) if (a->rows * a->width > PARALLEL_MIN)
     for (int64_t i = 0; i < a->rows; i++) {
-        memcpy(a->dst + a->index[i] * a->width, a->src + i * a->width,
-               (size_t)a->width * sizeof *a->dst);
+        memcpy((float *)a->dst + a->index[i] * a->ld_dst, (const float *)a->src + i * a->ld_src,
+               (size_t)a->width * sizeof(float));
     }
     return STATUS_OK;
 }

@@ -47,6 +47,7 @@ enum status SIMD(cpu_cross_entropy)(struct device *, const struct cross_entropy_
 enum status SIMD(cpu_adamw)(struct device *, const struct adamw_args *, struct err *);
 enum status SIMD(cpu_sum_squares)(struct device *, const struct sum_squares_args *, struct err *);
 enum status SIMD(cpu_clip)(struct device *, const struct clip_args *, struct err *);
+enum status SIMD(cpu_loss_sums)(struct device *, const struct loss_sums_args *, struct err *);
 enum status SIMD(cpu_dropout)(struct device *, const struct dropout_args *, struct err *);
 enum status SIMD(cpu_gather_rows)(struct device *, const struct rows_args *, struct err *);
 enum status SIMD(cpu_scatter_rows)(struct device *, const struct rows_args *, struct err *);
