@@ -108,7 +108,7 @@ static enum status read_name(const char *name, struct place *place, struct err *
 static enum status check_precision(const struct device *device, struct err *e) {
     const enum precision precision = device->precision;
     FAIL_IF((unsigned)precision >= PRECISION_COUNT, STATUS_INTERNAL,
-            "device_open: precision %d is not known", (int)precision);
+            "device %s: precision %d is not known", device->name, (int)precision);
     FAIL_IF(device->kind == DEVICE_CPU && precision == PRECISION_TF32, STATUS_UNSUPPORTED,
             "device %s: tf32 products exist on GPUs only; set tf32 to false, or use a GPU",
             device->name);

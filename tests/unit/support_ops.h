@@ -26,9 +26,15 @@
         if ((call) != STATUS_OK) fail_msg("%s", ops_error_.text);                                  \
     } while (0)
 
-static inline struct device *ops_open(void) {
+/* Without a workspace. */
+static inline struct device *ops_open_named(const char *name, enum precision precision) {
     struct device *device = NULL;
-    ops_ok(device_open(&device, "cpu", false, e));
+    ops_ok(device_open(&device, name, &(struct device_options){.precision = precision}, e));
+    return device;
+}
+
+static inline struct device *ops_open(void) {
+    struct device *device = ops_open_named("cpu", PRECISION_F32);
     device_set_workspace(device, mem_new(1, (size_t)device->workspace_bytes));
     return device;
 }

@@ -22,7 +22,7 @@ struct fixture {
 static int setup(void **state) {
     struct fixture *const f = mem_new(1, sizeof *f);
     struct err e = {0};
-    assert_int_equal(device_open(&f->device, "cpu", false, &e), STATUS_OK);
+    assert_int_equal(device_open(&f->device, "cpu", &(struct device_options){0}, &e), STATUS_OK);
     assert_int_equal(arena_open(&f->arena, f->device, CAPACITY, &e), STATUS_OK);
     *state = f;
     return 0;
@@ -159,7 +159,7 @@ static void test_arena_same_calls_same_trace(void **state) {
     struct arena *again = NULL;
     struct device *null = NULL;
     struct err e = {0};
-    assert_int_equal(device_open(&null, "null:cpu", false, &e), STATUS_OK);
+    assert_int_equal(device_open(&null, "null:cpu", &(struct device_options){0}, &e), STATUS_OK);
     assert_int_equal(arena_open(&again, null, CAPACITY, &e), STATUS_OK);
     struct fixture other = {.device = null, .arena = again};
     for (int i = 1; i < 50; i++) {

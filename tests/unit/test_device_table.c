@@ -8,7 +8,7 @@
 
 /* Large enough that every operation uses all threads. */
 enum { ROWS = 192, COLS = 256, HEADS = 4, DIM = 64, SLOTS = 12, SLOT = 2 * ROWS * COLS };
-enum { ROOM_BYTES = SLOTS * SLOT * 4 + 12 * ROWS + 128, MEMORY_OPERATIONS = 9 };
+enum { ROOM_BYTES = SLOTS * SLOT * 4 + 12 * ROWS + 128, MEMORY_OPERATIONS = 14 };
 
 /* The memory of a run: float arrays, and the integers that steer operations. */
 struct room {
@@ -47,23 +47,25 @@ static void room_fill(const struct room *room) {
     *room->sum = 2;
 }
 
-static struct matrix square(float *data) {
-    return (struct matrix){data, DTYPE_F32, COLS};
+static struct matrix square(const struct device *device, float *data) {
+    return (struct matrix){data, device->activation_dtype, COLS};
 }
 
 #define OPERATION(name)                                                                            \
     static enum status run_##name(struct device *device, const struct room *r, struct err *e)
 
 OPERATION(gemm) {
+    /* The CPU takes bf16 weights beside f32 activations, CUDA one type. */
+    const enum dtype other = device->kind == DEVICE_CPU ? DTYPE_BF16 : device->activation_dtype;
     const struct gemm_args args = {.m = ROWS,
                                    .n = COLS,
                                    .k = COLS,
                                    .alpha = 0.5f,
                                    .beta = 1,
                                    .trans_b = true,
-                                   .a = square(r->slot[0]),
-                                   .b = {r->slot[1], DTYPE_BF16, COLS},
-                                   .c = square(r->slot[2]),
+                                   .a = square(device, r->slot[0]),
+                                   .b = {r->slot[1], other, COLS},
+                                   .c = square(device, r->slot[2]),
                                    .bias = r->slot[3]};
     return device_gemm(device, &args, e);
 }
@@ -72,10 +74,13 @@ OPERATION(rmsnorm) {
     const struct rmsnorm_args args = {.tokens = ROWS,
                                       .groups = 1,
                                       .width = COLS,
+                                      .dtype = device->activation_dtype,
                                       .x = r->slot[0],
                                       .ld_x = COLS,
                                       .residual = r->slot[1],
+                                      .ld_residual = COLS,
                                       .sum = r->slot[2],
+                                      .ld_sum = COLS,
                                       .weight = r->slot[3],
                                       .eps = 1e-5f,
                                       .y = r->slot[4],
@@ -88,6 +93,7 @@ OPERATION(rmsnorm_backward) {
     const struct rmsnorm_backward_args args = {.tokens = ROWS,
                                                .groups = 1,
                                                .width = COLS,
+                                               .dtype = device->activation_dtype,
                                                .x = r->slot[0],
                                                .ld_x = COLS,
                                                .weight = r->slot[1],
@@ -106,6 +112,7 @@ OPERATION(rope) {
                                    .heads = HEADS,
                                    .head_dim = DIM,
                                    .rotary = DIM,
+                                   .dtype = device->activation_dtype,
                                    .x = r->slot[0],
                                    .ld = COLS,
                                    .positions = r->ids,
@@ -114,7 +121,7 @@ OPERATION(rope) {
     return device_rope(device, &args, e);
 }
 
-static struct attention_args attention_of(const struct room *r) {
+static struct attention_args attention_of(const struct device *device, const struct room *r) {
     return (struct attention_args){.tokens = ROWS,
                                    .heads = HEADS,
                                    .kv_heads = HEADS / 2,
@@ -123,6 +130,7 @@ static struct attention_args attention_of(const struct room *r) {
                                    .max_seqlen = ROWS,
                                    .cu_seqlens = r->cu,
                                    .scale = 0.125f,
+                                   .dtype = device->activation_dtype,
                                    .q = r->slot[0],
                                    .k = r->slot[1],
                                    .v = r->slot[2],
@@ -130,30 +138,37 @@ static struct attention_args attention_of(const struct room *r) {
                                    .ld_k = COLS,
                                    .ld_v = COLS,
                                    .out = r->slot[3],
-                                   .lse = r->slot[4]};
+                                   .ld_out = COLS,
+                                   .lse = r->slot[4],
+                                   .scratch = r->slot[9]};
 }
 
 OPERATION(attention) {
-    const struct attention_args args = attention_of(r);
+    const struct attention_args args = attention_of(device, r);
     return device_attention(device, &args, e);
 }
 
 OPERATION(attention_backward) {
-    const struct attention_backward_args args = {.forward = attention_of(r),
+    const struct attention_backward_args args = {.forward = attention_of(device, r),
                                                  .dout = r->slot[5],
+                                                 .ld_dout = COLS,
                                                  .dq = r->slot[6],
                                                  .dk = r->slot[7],
                                                  .dv = r->slot[8],
                                                  .ld_dq = COLS,
                                                  .ld_dk = COLS,
-                                                 .ld_dv = COLS,
-                                                 .delta = r->slot[9]};
+                                                 .ld_dv = COLS};
     return device_attention_backward(device, &args, e);
 }
 
 OPERATION(glu) {
-    const struct glu_args args = {
-        .tokens = ROWS, .width = COLS, .gate_up = r->slot[0], .out = r->slot[1]};
+    const struct glu_args args = {.tokens = ROWS,
+                                  .width = COLS,
+                                  .dtype = device->activation_dtype,
+                                  .gate_up = r->slot[0],
+                                  .ld_gate_up = 2 * COLS,
+                                  .out = r->slot[1],
+                                  .ld_out = COLS};
     return device_glu(device, &args, e);
 }
 
@@ -161,9 +176,13 @@ OPERATION(glu_backward) {
     const struct glu_backward_args args = {.tokens = ROWS,
                                            .width = COLS,
                                            .activation = ACTIVATION_GELU_TANH,
+                                           .dtype = device->activation_dtype,
                                            .gate_up = r->slot[0],
+                                           .ld_gate_up = 2 * COLS,
                                            .dout = r->slot[1],
-                                           .dgate_up = r->slot[2]};
+                                           .ld_dout = COLS,
+                                           .dgate_up = r->slot[2],
+                                           .ld_dgate_up = 2 * COLS};
     return device_glu_backward(device, &args, e);
 }
 
@@ -174,7 +193,9 @@ OPERATION(embedding) {
                                         .ids = r->ids,
                                         .table = r->slot[0],
                                         .scale = 2,
-                                        .out = r->slot[1]};
+                                        .dtype = device->activation_dtype,
+                                        .out = r->slot[1],
+                                        .ld_out = COLS};
     return device_embedding(device, &args, e);
 }
 
@@ -183,7 +204,9 @@ OPERATION(embedding_backward) {
                                                  .channels = COLS,
                                                  .vocab = ROWS,
                                                  .ids = r->ids,
+                                                 .dtype = device->activation_dtype,
                                                  .dout = r->slot[0],
+                                                 .ld_dout = COLS,
                                                  .scale = 2,
                                                  .dtable = r->slot[1]};
     return device_embedding_backward(device, &args, e);
@@ -192,9 +215,11 @@ OPERATION(embedding_backward) {
 OPERATION(cross_entropy) {
     const struct cross_entropy_args args = {.rows = ROWS,
                                             .vocab = COLS,
+                                            .dtype = device->activation_dtype,
                                             .logits = r->slot[0],
                                             .labels = r->ids,
                                             .grad_scale = 0.5f,
+                                            .loss_scale = r->slot[3],
                                             .write_gradient = true,
                                             .losses = r->slot[1],
                                             .correct = (void *)r->slot[2]};
@@ -207,6 +232,8 @@ OPERATION(adamw) {
                                     .grad = r->slot[1],
                                     .m = r->slot[2],
                                     .v = r->slot[3],
+                                    .copy = r->slot[5],
+                                    .copy_dtype = DTYPE_BF16,
                                     .grad_scale = r->slot[4],
                                     .lr = 1e-3,
                                     .beta1 = 0.9,
@@ -228,11 +255,20 @@ OPERATION(clip) {
     return device_clip(device, &args, e);
 }
 
+OPERATION(loss_sums) {
+    const struct loss_sums_args args = {
+        .rows = ROWS, .losses = r->slot[0], .correct = r->ids, .totals = r->sum};
+    return device_loss_sums(device, &args, e);
+}
+
 OPERATION(dropout) {
     const struct dropout_args args = {.rows = ROWS,
                                       .width = COLS,
+                                      .dtype = device->activation_dtype,
                                       .x = r->slot[0],
+                                      .ld_x = COLS,
                                       .y = r->slot[1],
+                                      .ld_y = COLS,
                                       .p = 0.25f,
                                       .seed = 5,
                                       .stream = 6,
@@ -241,30 +277,44 @@ OPERATION(dropout) {
     return device_dropout(device, &args, e);
 }
 
-static struct rows_args rows_of(const struct room *r) {
-    return (struct rows_args){
-        .rows = ROWS, .width = COLS, .index = r->ids, .src = r->slot[0], .dst = r->slot[1]};
+static struct rows_args rows_of(const struct device *device, const struct room *r) {
+    return (struct rows_args){.rows = ROWS,
+                              .width = COLS,
+                              .dtype = device->activation_dtype,
+                              .index = r->ids,
+                              .src = r->slot[0],
+                              .ld_src = COLS,
+                              .dst = r->slot[1],
+                              .ld_dst = COLS};
 }
 
 OPERATION(gather_rows) {
-    const struct rows_args args = rows_of(r);
+    const struct rows_args args = rows_of(device, r);
     return device_gather_rows(device, &args, e);
 }
 
 OPERATION(scatter_rows) {
-    const struct rows_args args = rows_of(r);
+    const struct rows_args args = rows_of(device, r);
     return device_scatter_rows(device, &args, e);
 }
 
 OPERATION(add) {
-    const struct add_args args = {
-        .count = SLOT, .a = r->slot[0], .b = r->slot[1], .out = r->slot[0]};
+    const struct add_args args = {.rows = ROWS,
+                                  .cols = COLS,
+                                  .dtype = device->activation_dtype,
+                                  .a = r->slot[0],
+                                  .ld_a = COLS,
+                                  .b = r->slot[1],
+                                  .ld_b = COLS,
+                                  .out = r->slot[0],
+                                  .ld_out = COLS};
     return device_add(device, &args, e);
 }
 
 OPERATION(column_sum) {
     const struct column_sum_args args = {.rows = ROWS,
                                          .cols = COLS,
+                                         .dtype = device->activation_dtype,
                                          .x = r->slot[0],
                                          .ld_x = COLS,
                                          .y = r->slot[1],
@@ -277,6 +327,7 @@ OPERATION(column_sum) {
 OPERATION(column_scale) {
     const struct column_scale_args args = {.rows = ROWS,
                                            .cols = COLS,
+                                           .dtype = device->activation_dtype,
                                            .x = r->slot[0],
                                            .ld_x = COLS,
                                            .scale = r->slot[1],
@@ -302,7 +353,8 @@ OPERATION(divide) {
 OPERATION(convert) {
     const struct convert_args args = {.rows = ROWS,
                                       .cols = COLS,
-                                      .src = square(r->slot[0]),
+                                      .scale = 0.5f,
+                                      .src = square(device, r->slot[0]),
                                       .dst = {r->slot[1], DTYPE_BF16, COLS}};
     return device_convert(device, &args, e);
 }
@@ -325,6 +377,7 @@ static const struct {
     {"adamw", run_adamw},
     {"sum_squares", run_sum_squares},
     {"clip", run_clip},
+    {"loss_sums", run_loss_sums},
     {"dropout", run_dropout},
     {"gather_rows", run_gather_rows},
     {"scatter_rows", run_scatter_rows},
@@ -370,7 +423,8 @@ static void test_device_table_run_twice_gives_the_same_bits(void **state) {
     check_twice(device);
     struct device *fast = NULL;
     struct err refused = {0};
-    if (device_open(&fast, "cpu", true, &refused) == STATUS_OK) {
+    const struct device_options bf16 = {.precision = PRECISION_BF16};
+    if (device_open(&fast, "cpu", &bf16, &refused) == STATUS_OK) {
         device_set_workspace(fast, device->workspace);
         check_twice(fast);
         device_close(fast);
@@ -378,31 +432,88 @@ static void test_device_table_run_twice_gives_the_same_bits(void **state) {
     ops_close_device(device);
 }
 
+/* Every operation on memory that may not be read. */
+static void check_null(struct device *device) {
+    void *base = NULL;
+    const int64_t bytes =
+        (ROOM_BYTES + device->page_bytes - 1) / device->page_bytes * device->page_bytes;
+    ops_ok(device_reserve(device, bytes, &base, e));
+    ops_ok(device_commit(device, base, bytes, e));
+    const struct room room = room_at(base);
+    for (size_t op = 0; op < COUNT_OF(OPERATIONS); op++) {
+        const double moved = device->bytes_moved;
+        ops_ok(OPERATIONS[op].run(device, &room, e));
+        if (!(device->bytes_moved > moved)) fail_msg("%s is not in the books", OPERATIONS[op].name);
+    }
+    ops_ok(device_fill_zero(device, base, bytes, e));
+    ops_ok(device_copy(device, room.slot[1], room.slot[0], SLOT, e));
+    ops_ok(device_synchronize(device, e));
+    device_decommit(device, base, bytes);
+    device_unreserve(device, base, bytes);
+}
+
 static void test_device_table_null_succeeds_and_touches_nothing(void **state) {
     (void)state;
-    static const char *const NAMES[] = {"null:cpu", "null:cuda"};
-    for (size_t i = 0; i < 2 * COUNT_OF(NAMES); i++) {
-        struct device *device = NULL;
-        void *base = NULL;
-        ops_ok(device_open(&device, NAMES[i / 2], i % 2 == 1, e));
-        assert_true(device->gemm_bf16 == (i % 2 == 1));
-        const int64_t bytes = 16 * device->page_bytes;
-        assert_true(ROOM_BYTES <= bytes);
-        ops_ok(device_reserve(device, bytes, &base, e));
-        ops_ok(device_commit(device, base, bytes, e));
-        const struct room room = room_at(base);
-        for (size_t op = 0; op < COUNT_OF(OPERATIONS); op++) {
-            const double moved = device->bytes_moved;
-            ops_ok(OPERATIONS[op].run(device, &room, e));
-            if (!(device->bytes_moved > moved))
-                fail_msg("%s is not in the books", OPERATIONS[op].name);
-        }
-        ops_ok(device_fill_zero(device, base, bytes, e));
-        ops_ok(device_copy(device, room.slot[1], room.slot[0], SLOT, e));
-        device_decommit(device, base, bytes);
-        device_unreserve(device, base, bytes);
+    static const struct {
+        const char *name;
+        enum precision precision;
+        enum dtype activations;
+    } cases[] = {
+        {"null:cpu", PRECISION_F32, DTYPE_F32},    {"null:cpu", PRECISION_BF16, DTYPE_F32},
+        {"null:cuda", PRECISION_F32, DTYPE_F32},   {"null:cuda", PRECISION_TF32, DTYPE_F32},
+        {"null:cuda", PRECISION_BF16, DTYPE_BF16}, {"null:cuda", PRECISION_F16, DTYPE_F16},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        struct device *device = ops_open_named(cases[i].name, cases[i].precision);
+        assert_int_equal(device->precision, cases[i].precision);
+        assert_int_equal(device->activation_dtype, cases[i].activations);
+        check_null(device);
         device_close(device);
     }
+}
+
+/* Half the width of the activations, half the bytes. */
+static void test_device_table_counts_the_bytes_of_the_activations(void **state) {
+    (void)state;
+    struct device *wide = ops_open_named("null:cuda", PRECISION_TF32);
+    struct device *narrow = ops_open_named("null:cuda", PRECISION_BF16);
+    float never_read[1];
+    struct room room = {.ids = (void *)never_read,
+                        .cu = (void *)never_read,
+                        .keys = (void *)never_read,
+                        .sum = (void *)never_read};
+    for (int i = 0; i < SLOTS; i++) {
+        room.slot[i] = never_read;
+    }
+    ops_ok(run_add(wide, &room, e));
+    ops_ok(run_add(narrow, &room, e));
+    assert_true(wide->bytes_moved == 3.0 * 4 * ROWS * COLS);
+    assert_true(narrow->bytes_moved == 3.0 * 2 * ROWS * COLS);
+    assert_true(wide->flops == (double)ROWS * COLS && narrow->flops == wide->flops);
+    device_close(wide);
+    device_close(narrow);
+}
+
+static void test_device_table_cpu_refuses_activations_other_than_f32(void **state) {
+    (void)state;
+    struct device *device = ops_open();
+    static const enum dtype others[] = {DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_COUNT};
+    float x[4] = {0};
+    for (size_t i = 0; i < COUNT_OF(others); i++) {
+        struct err error = {0};
+        const struct add_args args = {.rows = 1,
+                                      .cols = 2,
+                                      .dtype = others[i],
+                                      .a = x,
+                                      .ld_a = 2,
+                                      .b = x,
+                                      .ld_b = 2,
+                                      .out = x,
+                                      .ld_out = 2};
+        assert_int_equal(device_add(device, &args, &error), STATUS_INTERNAL);
+        assert_non_null(strstr(error.text, "device_add: cpu does not compute on activations"));
+    }
+    ops_close_device(device);
 }
 
 int main(void) {
@@ -410,6 +521,8 @@ int main(void) {
         cmocka_unit_test(test_device_table_is_covered_by_this_test),
         cmocka_unit_test(test_device_table_run_twice_gives_the_same_bits),
         cmocka_unit_test(test_device_table_null_succeeds_and_touches_nothing),
+        cmocka_unit_test(test_device_table_counts_the_bytes_of_the_activations),
+        cmocka_unit_test(test_device_table_cpu_refuses_activations_other_than_f32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,10 +51,9 @@ static void check_norm_values(const struct norm_data *d, const float *y, const f
 }
 
 static void check_norm(struct device *device, int64_t width, int64_t groups, bool residual) {
-    const int64_t tokens = 9, row = groups * width, ld = residual ? row : row + 3,
-                  count = tokens * ld;
+    const int64_t tokens = 9, row = groups * width, ld = row + 3, count = tokens * ld;
     float *x = ops_random(count, 2, 1), *r = ops_random(count, 2, 2),
-          *sum = ops_random(count, 1, 3);
+          *sum = ops_random(count, 1, 3), *gap = ops_random(count, 1, 3);
     float *weight = ops_random(width, 1, 4), *y = ops_random(count, 1, 5),
           *dy = ops_random(count, 1, 6);
     float *rstd = ops_random(tokens * groups, 1, 7), *dx = ops_random(count, 1, 8),
@@ -68,7 +67,9 @@ static void check_norm(struct device *device, int64_t width, int64_t groups, boo
                                                  .x = x,
                                                  .ld_x = ld,
                                                  .residual = residual ? r : NULL,
+                                                 .ld_residual = ld,
                                                  .sum = residual ? sum : NULL,
+                                                 .ld_sum = ld,
                                                  .weight = weight,
                                                  .weight_offset = offset,
                                                  .eps = 1e-5f,
@@ -78,7 +79,7 @@ static void check_norm(struct device *device, int64_t width, int64_t groups, boo
                           e));
     if (residual) {
         for (int64_t i = 0; i < count; i++) {
-            assert_true(sum[i] == x[i] + r[i]);
+            assert_true(sum[i] == (i % ld < row ? x[i] + r[i] : gap[i]));
         }
     }
     const float *source = residual ? sum : x;
@@ -108,7 +109,7 @@ static void check_norm(struct device *device, int64_t width, int64_t groups, boo
                        residual ? 1e-4 : 2e-5);
     ops_check_gradient(&(struct ops_gradient){d.weight, dweight, width, norm_loss, &d, "dweight"},
                        20, 2e-5);
-    float *all[] = {x, r, sum, weight, y, dy, rstd, dx, dx0, dweight};
+    float *all[] = {x, r, sum, gap, weight, y, dy, rstd, dx, dx0, dweight};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         mem_free(all[i]);
     }
@@ -140,8 +141,15 @@ static void check_rope(struct device *device, int64_t head_dim, int64_t rotary, 
     for (int i = 0; i < 11; i++) {
         positions[i] = i * 97;
     }
-    struct rope_args args = {tokens, heads,     head_dim, rotary, x,
-                             ld,     positions, inv_freq, 1.25f,  false};
+    struct rope_args args = {.tokens = tokens,
+                             .heads = heads,
+                             .head_dim = head_dim,
+                             .rotary = rotary,
+                             .x = x,
+                             .ld = ld,
+                             .positions = positions,
+                             .inv_freq = inv_freq,
+                             .scale = 1.25f};
     ops_ok(device_rope(device, &args, e));
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t c = 0; c < ld; c++) {
@@ -183,14 +191,14 @@ static void test_rope_rotates_pairs_and_the_inverse_rotates_back(void **state) {
 /* ---- gated linear units ---- */
 
 struct glu_data {
-    int64_t tokens, width;
+    int64_t tokens, width, ld_x, ld_out;
     enum activation activation;
     double *x;
     float *dout;
 };
 
 static double glu_value(const struct glu_data *d, int64_t t, int64_t i) {
-    const double gate = d->x[2 * t * d->width + i], up = d->x[2 * t * d->width + d->width + i];
+    const double gate = d->x[t * d->ld_x + i], up = d->x[t * d->ld_x + d->width + i];
     if (d->activation == ACTIVATION_SILU) return gate / (1 + exp(-gate)) * up;
     return 0.5 * gate * (1 + tanh(sqrt(2 / M_PI) * (gate + 0.044715 * gate * gate * gate))) * up;
 }
@@ -199,27 +207,55 @@ static double glu_loss(void *context) {
     const struct glu_data *d = context;
     double loss = 0;
     for (int64_t i = 0; i < d->tokens * d->width; i++) {
-        loss += glu_value(d, i / d->width, i % d->width) * (double)d->dout[i];
+        const int64_t t = i / d->width, column = i % d->width;
+        loss += glu_value(d, t, column) * (double)d->dout[t * d->ld_out + column];
     }
     return loss;
 }
 
 static void check_glu(struct device *device, int64_t width, enum activation activation) {
-    const int64_t tokens = 5;
-    float *x = ops_random(2 * tokens * width, 6, 1), *out = ops_random(tokens * width, 1, 2);
-    float *dout = ops_random(tokens * width, 1, 3);
-    struct glu_data d = {tokens, width, activation, ops_widen(x, 2 * tokens * width), dout};
-    ops_ok(device_glu(device, &(struct glu_args){tokens, width, activation, x, out}, e));
-    for (int64_t i = 0; i < tokens * width; i++) {
-        ops_near((double)out[i], glu_value(&d, i / width, i % width), 2e-6, 1, "glu", i);
+    const int64_t tokens = 5, ld_x = 2 * width + 3, ld_out = width + 2;
+    float *x = ops_random(tokens * ld_x, 6, 1), *out = ops_random(tokens * ld_out, 1, 2);
+    float *dout = ops_random(tokens * ld_out, 1, 3), *gap = ops_random(tokens * ld_out, 1, 2);
+    struct glu_data d = {tokens, width, ld_x, ld_out, activation, ops_widen(x, tokens * ld_x),
+                         dout};
+    const struct glu_args args = {.tokens = tokens,
+                                  .width = width,
+                                  .activation = activation,
+                                  .gate_up = x,
+                                  .ld_gate_up = ld_x,
+                                  .out = out,
+                                  .ld_out = ld_out};
+    ops_ok(device_glu(device, &args, e));
+    for (int64_t i = 0; i < tokens * ld_out; i++) {
+        const int64_t t = i / ld_out, column = i % ld_out;
+        if (column >= width) {
+            assert_true(out[i] == gap[i]);
+        } else {
+            ops_near((double)out[i], glu_value(&d, t, column), 2e-6, 1, "glu", i);
+        }
     }
     /* In place, which device.h allows. */
-    ops_ok(device_glu_backward(
-        device, &(struct glu_backward_args){tokens, width, activation, x, dout, x}, e));
-    ops_check_gradient(&(struct ops_gradient){d.x, x, 2 * tokens * width, glu_loss, &d, "dgate_up"},
-                       40, 2e-5);
+    ops_ok(device_glu_backward(device,
+                               &(struct glu_backward_args){.tokens = tokens,
+                                                           .width = width,
+                                                           .activation = activation,
+                                                           .gate_up = x,
+                                                           .ld_gate_up = ld_x,
+                                                           .dout = dout,
+                                                           .ld_dout = ld_out,
+                                                           .dgate_up = x,
+                                                           .ld_dgate_up = ld_x},
+                               e));
+    for (int64_t t = 0; t < tokens; t++) {
+        ops_check_gradient(&(struct ops_gradient){d.x + t * ld_x, x + t * ld_x, 2 * width, glu_loss,
+                                                  &d, "dgate_up"},
+                           8, 2e-5);
+        assert_true((double)x[t * ld_x + 2 * width] == d.x[t * ld_x + 2 * width]);
+    }
     mem_free(x);
     mem_free(out);
+    mem_free(gap);
     mem_free(dout);
     mem_free(d.x);
 }
@@ -239,12 +275,20 @@ static void test_glu_extreme_gates_reach_their_limits(void **state) {
     (void)state;
     struct device *device = ops_open();
     float x[10] = {100, -100, 3e38f, -3e38f, NAN, 1, 1, 1, 1, 1}, out[5];
-    ops_ok(device_glu(device, &(struct glu_args){1, 5, ACTIVATION_SILU, x, out}, e));
+    struct glu_args args = {.tokens = 1,
+                            .width = 5,
+                            .activation = ACTIVATION_SILU,
+                            .gate_up = x,
+                            .ld_gate_up = 10,
+                            .out = out,
+                            .ld_out = 5};
+    ops_ok(device_glu(device, &args, e));
     assert_true(out[0] == 100 && fabsf(out[1]) < 1e-40f && out[2] == 3e38f && out[3] == 0 &&
                 isnan(out[4]));
-    ops_ok(device_glu(
-        device, &(struct glu_args){1, 2, ACTIVATION_GELU_TANH, (float[]){100, -100, 1, 1}, out},
-        e));
+    args.width = 2;
+    args.activation = ACTIVATION_GELU_TANH;
+    args.gate_up = (float[]){100, -100, 1, 1};
+    ops_ok(device_glu(device, &args, e));
     assert_true(out[0] == 100 && out[1] == 0);
     ops_close_device(device);
 }
@@ -254,20 +298,38 @@ static void test_glu_extreme_gates_reach_their_limits(void **state) {
 static void test_embedding_and_its_gradient_with_repeated_ids(void **state) {
     (void)state;
     struct device *device = ops_open();
-    enum { VOCAB = 5, CHANNELS = 65, TOKENS = 7 };
+    enum { VOCAB = 5, CHANNELS = 65, LD = 70, TOKENS = 7 };
     const int32_t ids[TOKENS] = {4, 0, 4, 4, 2, 0, 1};
-    float *table = ops_random(VOCAB * CHANNELS, 1, 1), *out = ops_random(TOKENS * CHANNELS, 1, 2);
+    float *table = ops_random(VOCAB * CHANNELS, 1, 1), *out = ops_random(TOKENS * LD, 1, 2);
     float *dtable = ops_random(VOCAB * CHANNELS, 1, 3), *want = ops_random(VOCAB * CHANNELS, 1, 3);
-    struct embedding_args args = {TOKENS, CHANNELS, VOCAB, ids, table, DTYPE_F32, 2, out};
+    float *gap = ops_random(TOKENS * LD, 1, 2);
+    struct embedding_args args = {.tokens = TOKENS,
+                                  .channels = CHANNELS,
+                                  .vocab = VOCAB,
+                                  .ids = ids,
+                                  .table = table,
+                                  .scale = 2,
+                                  .out = out,
+                                  .ld_out = LD};
     ops_ok(device_embedding(device, &args, e));
-    for (int i = 0; i < TOKENS * CHANNELS; i++) {
-        assert_true(out[i] == 2 * table[ids[i / CHANNELS] * CHANNELS + i % CHANNELS]);
+    for (int i = 0; i < TOKENS * LD; i++) {
+        const int column = i % LD;
+        assert_true(out[i] ==
+                    (column < CHANNELS ? 2 * table[ids[i / LD] * CHANNELS + column] : gap[i]));
     }
-    ops_ok(device_embedding_backward(
-        device, &(struct embedding_backward_args){TOKENS, CHANNELS, VOCAB, ids, out, 0.5f, dtable},
-        e));
+    ops_ok(device_embedding_backward(device,
+                                     &(struct embedding_backward_args){.tokens = TOKENS,
+                                                                       .channels = CHANNELS,
+                                                                       .vocab = VOCAB,
+                                                                       .ids = ids,
+                                                                       .dout = out,
+                                                                       .ld_dout = LD,
+                                                                       .scale = 0.5f,
+                                                                       .dtable = dtable},
+                                     e));
     for (int i = 0; i < TOKENS * CHANNELS; i++) {
-        want[ids[i / CHANNELS] * CHANNELS + i % CHANNELS] += 0.5f * out[i];
+        want[ids[i / CHANNELS] * CHANNELS + i % CHANNELS] +=
+            0.5f * out[i / CHANNELS * LD + i % CHANNELS];
     }
     for (int i = 0; i < VOCAB * CHANNELS; i++) {
         ops_near((double)dtable[i], (double)want[i], 1e-6, 1, "dtable", i);
@@ -277,6 +339,7 @@ static void test_embedding_and_its_gradient_with_repeated_ids(void **state) {
     assert_int_equal(device_embedding(device, &args, &error), STATUS_INTERNAL);
     assert_non_null(strstr(error.text, "ids[0] is 4"));
     mem_free(table);
+    mem_free(gap);
     mem_free(out);
     mem_free(dtable);
     mem_free(want);
@@ -315,10 +378,19 @@ static void check_loss(struct device *device, int64_t vocab, float softcap) {
     for (int64_t i = 1; i < vocab; i++) {
         labels[3] = x[3 * vocab + i] > x[3 * vocab + labels[3]] ? (int32_t)i : labels[3];
     }
-    ops_ok(device_cross_entropy(
-        device,
-        &(struct cross_entropy_args){ROWS, vocab, x, labels, softcap, 0.25f, true, losses, correct},
-        e));
+    const float loss_scale = 0.5f; /* with grad_scale 0.5: gradients of a quarter */
+    ops_ok(device_cross_entropy(device,
+                                &(struct cross_entropy_args){.rows = ROWS,
+                                                             .vocab = vocab,
+                                                             .logits = x,
+                                                             .labels = labels,
+                                                             .softcap = softcap,
+                                                             .grad_scale = 0.5f,
+                                                             .loss_scale = &loss_scale,
+                                                             .write_gradient = true,
+                                                             .losses = losses,
+                                                             .correct = correct},
+                                e));
     for (int64_t row = 0; row < ROWS; row++) {
         struct loss_data d = {vocab, labels[row], (double)softcap, wide + row * vocab};
         ops_near((double)losses[row], loss_value(&d), 2e-6, 1, "loss", row);
@@ -361,17 +433,39 @@ static void test_cross_entropy_tie_counts_the_first_largest_only(void **state) {
     struct device *device = ops_open();
     float x[6] = {1, 2, 2, 1, 2, 2}, losses[2];
     int32_t labels[2] = {1, 2}, correct[2];
-    ops_ok(device_cross_entropy(
-        device, &(struct cross_entropy_args){2, 3, x, labels, 0, 1, false, losses, correct}, e));
+    const struct cross_entropy_args args = {.rows = 2,
+                                            .vocab = 3,
+                                            .logits = x,
+                                            .labels = labels,
+                                            .grad_scale = 1,
+                                            .losses = losses,
+                                            .correct = correct};
+    ops_ok(device_cross_entropy(device, &args, e));
     assert_int_equal(correct[0], 1);
     assert_int_equal(correct[1], 0);
     struct err error = {0};
     labels[1] = 3;
-    assert_int_equal(device_cross_entropy(device,
-                                          &(struct cross_entropy_args){2, 3, x, labels, 0, 1, false,
-                                                                       losses, correct},
-                                          &error),
-                     STATUS_INTERNAL);
+    assert_int_equal(device_cross_entropy(device, &args, &error), STATUS_INTERNAL);
+    ops_close_device(device);
+}
+
+static void test_loss_sums_are_added_to_the_totals(void **state) {
+    (void)state;
+    struct device *device = ops_open();
+    enum { ROWS = 1001 };
+    float *losses = ops_random(ROWS, 3, 1);
+    int32_t correct[ROWS];
+    double totals[2] = {1.5, 2}, want = 1.5;
+    for (int i = 0; i < ROWS; i++) {
+        correct[i] = i % 3 == 0;
+        want += (double)losses[i];
+    }
+    const struct loss_sums_args args = {
+        .rows = ROWS, .losses = losses, .correct = correct, .totals = totals};
+    ops_ok(device_loss_sums(device, &args, e));
+    ops_near(totals[0], want, 1e-12, 1, "sum of losses", 0);
+    assert_true(totals[1] == 2 + 334);
+    mem_free(losses);
     ops_close_device(device);
 }
 
@@ -384,6 +478,7 @@ int main(void) {
         cmocka_unit_test(test_embedding_and_its_gradient_with_repeated_ids),
         cmocka_unit_test(test_cross_entropy_matches_reference_and_differences),
         cmocka_unit_test(test_cross_entropy_tie_counts_the_first_largest_only),
+        cmocka_unit_test(test_loss_sums_are_added_to_the_totals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,8 @@ static void check_case(struct device *device, const struct gemm_case *c) {
         }
     }
     /* Thin products of f32 are not rounded: it would cost more than it brings. */
-    const bool rounds = device->gemm_bf16 && (a16 || b16 || c->m * c->n >= 64 * (c->m + c->n));
+    const bool rounds =
+        device->precision == PRECISION_BF16 && (a16 || b16 || c->m * c->n >= 64 * (c->m + c->n));
     float *const want_a = rounds ? rounded(a, rows_a * args.a.ld) : NULL;
     float *const want_b = rounds ? rounded(b, rows_b * args.b.ld) : NULL;
     ops_ok(device_gemm(device, &args, e));
@@ -138,7 +139,7 @@ static void test_gemm_every_transpose_and_side_matches_reference(void **state) {
  * device_open grants it. NULL where the library cannot, which must be said in words. */
 static struct device *open_bf16(void) {
     struct device *device = ops_open();
-    device->gemm_bf16 = true;
+    device->precision = PRECISION_BF16;
     float x[2] = {1, 1}, c = 0;
     uint16_t ones[2] = {0x3f80, 0x3f80};
     const struct gemm_args args = {.m = 1,
@@ -247,6 +248,16 @@ static void test_gemm_bad_arguments_are_named(void **state) {
     err_clear(&error);
     assert_int_equal(device_gemm(device, &args, &error), STATUS_INTERNAL);
     assert_non_null(strstr(error.text, "k must be positive"));
+    args.k = 2;
+    args.c.dtype = DTYPE_BF16;
+    err_clear(&error);
+    assert_int_equal(device_gemm(device, &args, &error), STATUS_INTERNAL);
+    assert_non_null(strstr(error.text, "c must be float32"));
+    args.c.dtype = DTYPE_F32;
+    args.a.dtype = DTYPE_F16;
+    err_clear(&error);
+    assert_int_equal(device_gemm(device, &args, &error), STATUS_INTERNAL);
+    assert_non_null(strstr(error.text, "a has a type"));
     ops_close_device(device);
 }
 
@@ -290,7 +301,7 @@ static int bench(bool bf16) {
         {512, 3072, 576, 2}, {512, 576, 1536, 2},  {512, 49152, 576, 2}, {3072, 576, 512, 1},
         {512, 16, 576, 2},   {512, 576, 16, 2}};
     struct device *device = ops_open();
-    device->gemm_bf16 = bf16;
+    device->precision = bf16 ? PRECISION_BF16 : PRECISION_F32;
     printf("{\"device\":\"%s\",\"bf16\":%s}\n", device->detail, bf16 ? "true" : "false");
     for (size_t i = 0; i < COUNT_OF(shapes); i++) {
         bench_shape(device, shapes[i][0], shapes[i][1], shapes[i][2], (int)shapes[i][3], DTYPE_F32);

@@ -78,7 +78,7 @@ static struct tensor *host_tensor(struct subject *s, enum dtype dtype, const voi
 static int setup(void **state) {
     struct subject *const s = mem_new(1, sizeof *s);
     struct err e = {0};
-    must(device_open(&s->device, "cpu", false, &e), &e);
+    must(device_open(&s->device, "cpu", &(struct device_options){0}, &e), &e);
     must(arena_open(&s->arena, s->device, CAPACITY, &e), &e);
     must(tensor_space_init(&s->space, s->device, s->arena, &e), &e);
     tape_init(&s->tape, &s->space);
