@@ -122,8 +122,8 @@ struct rope_args {
  * and sees nothing else. Query head h reads key/value head h / (H/K). With window > 0 token i sees
  * j only if i - j < window. With softcap > 0 scores become softcap * tanh(score / softcap) before
  * the mask (Gemma 2). scores = scale * q.k. q [T, H*D] with ld_q, k and v [T, K*D] with ld_k, ld_v;
- * out [T, H*D] with ld_out; lse [H, T] f32 is the natural log-sum-exp. `scratch` is device memory of
- * device_attention_scratch bytes. */
+ * out [T, H*D] with ld_out; lse [H, T] f32 is the natural log-sum-exp. `scratch` is device memory
+ * of device_attention_scratch bytes. */
 struct attention_args {
     int64_t tokens, heads, kv_heads, head_dim;
     int64_t segments;
@@ -201,8 +201,8 @@ struct embedding_backward_args {
     float *dtable;
 };
 
-/* Softmax cross-entropy over `rows` rows of logits [rows,V], contiguous. labels[i] in 0..V-1. With softcap
- * > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the
+/* Softmax cross-entropy over `rows` rows of logits [rows,V], contiguous. labels[i] in 0..V-1. With
+ * softcap > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the
  * (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale * d(sum of
  * losses)/d(logits), times *loss_scale if that is given; otherwise they are destroyed. */
 struct cross_entropy_args {
@@ -347,8 +347,8 @@ struct divide_args {
     float *out;
 };
 
-/* dst[r,n] = scale * src[r,n], between f32, bf16 and f16 (round to nearest even; NaN stays NaN). f16
- * only on CUDA. */
+/* dst[r,n] = scale * src[r,n], between f32, bf16 and f16 (round to nearest even; NaN stays NaN);
+ * f16 only on CUDA. */
 struct convert_args {
     int64_t rows, cols;
     float scale; /* 1 to copy */
