@@ -1,8 +1,8 @@
 /* cuda_sizes.c - the scratch of the CUDA device's attention, for the device and for plans alike.
  *
- * The forward needs none. The backward keeps delta and sums dq in f32; with grouped heads dk and dv
- * of each query head lie apart until the group is added up. Every part begins at a multiple of 512
- * bytes, as every allocation of the arena does. */
+ * The forward needs what the library may want. The backward keeps delta and sums dq in f32; the
+ * library's gradients lie apart until they are copied to where they belong. Every part begins at a
+ * multiple of 512 bytes, as every allocation of the arena does. */
 #include "kernels/cuda_sizes.h"
 
 enum { PART_BYTES = 512 };
@@ -14,15 +14,16 @@ static int64_t whole_parts(int64_t bytes) {
 struct cuda_attention_parts cuda_attention_parts(const struct attention_args *args) {
     const int64_t f32 = (int64_t)sizeof(float);
     const int64_t rows = args->heads * args->tokens, wide = rows * args->head_dim;
-    const bool narrow = args->dtype != DTYPE_F32, grouped = args->kv_heads < args->heads;
+    const bool narrow = args->dtype != DTYPE_F32;
     struct cuda_attention_parts parts = {.delta = 0};
     parts.dq = parts.delta + whole_parts(rows * f32);
     parts.dkv = parts.dq + whole_parts(wide * f32);
-    parts.library = parts.dkv + (narrow && grouped ? whole_parts(2 * wide * f32) : 0);
+    parts.library = parts.dkv + (narrow ? whole_parts(2 * wide * f32) : 0);
     parts.bytes = parts.library + (narrow ? CUDA_LIBRARY_SCRATCH : 0);
     return parts;
 }
 
 int64_t cuda_sizes_attention_scratch(const struct attention_args *args, bool backward) {
-    return backward ? cuda_attention_parts(args).bytes : 0;
+    if (backward) return cuda_attention_parts(args).bytes;
+    return args->dtype == DTYPE_F32 ? 0 : CUDA_LIBRARY_SCRATCH;
 }

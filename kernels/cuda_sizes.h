@@ -17,7 +17,7 @@ extern "C" {
 struct cuda_attention_parts {
     int64_t delta;   /* [H, T] f32: sum over d of dout * out */
     int64_t dq;      /* [T, H*D] f32: where dq is summed before it is rounded */
-    int64_t dkv;     /* two of [T, H*D] f32: dk and dv of every query head, for grouped heads */
+    int64_t dkv;     /* four of [T, H*D] in two bytes: what cuDNN writes before it is copied */
     int64_t library; /* CUDA_LIBRARY_SCRATCH bytes that cuDNN may want */
     int64_t bytes;   /* all of it */
 };
