@@ -122,8 +122,9 @@ struct rope_args {
  * and sees nothing else. Query head h reads key/value head h / (H/K). With window > 0 token i sees
  * j only if i - j < window. With softcap > 0 scores become softcap * tanh(score / softcap) before
  * the mask (Gemma 2). scores = scale * q.k. q [T, H*D] with ld_q, k and v [T, K*D] with ld_k, ld_v;
- * out [T, H*D] with ld_out; lse [H, T] f32 is the natural log-sum-exp. `scratch` is device memory
- * of device_attention_scratch bytes. */
+ * out [T, H*D] with ld_out; lse, H*T f32, is the natural log-sum-exp, read by the
+ * backward alone: [H, T] on the CPU, in an order of the device's own elsewhere. `scratch` is device
+ * memory of device_attention_scratch bytes. */
 struct attention_args {
     int64_t tokens, heads, kv_heads, head_dim;
     int64_t segments;
