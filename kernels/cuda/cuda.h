@@ -15,6 +15,7 @@ extern "C" {
 #endif
 #include "kernels/device.h"
 
+struct cuda_driver;   /* driver.c: the driver's own functions, for virtual memory */
 struct cuda_memory;   /* memory.c: what is reserved and backed */
 struct cuda_transfer; /* transfer.c: the pinned ring */
 struct cuda_gemm;     /* gemm.c: the cuBLASLt handle and the choices made */
@@ -27,6 +28,10 @@ struct cuda_state {
     int64_t shared_bytes; /* a block may use, after asking for it */
     int64_t l2_bytes;
     cudaStream_t stream;
+    char card[64];     /* "NVIDIA H200" */
+    struct err failed; /* the first error that CUDA cannot recover from; every later call repeats
+                          it, so that the report names the cause and not what came after */
+    struct cuda_driver *driver;
     struct cuda_memory *memory;
     struct cuda_transfer *transfer;
     struct cuda_gemm *gemm;
@@ -44,12 +49,18 @@ enum status cuda_check(struct device *device, cudaError_t error, const char *ope
  * here. */
 enum status cuda_launched(struct device *device, const char *operation, struct err *e);
 
+/* The variable of the environment, or NULL when it is missing or empty. The one place of
+ * kernels/cuda that reads the environment. */
+const char *cuda_environment(const char *name);
+
 /* Makes `device` the card of this ordinal. STATUS_UNSUPPORTED without a driver or a card, or for
  * one older than compute capability 8.0. */
 enum status cuda_device_init(struct device *device, int ordinal, struct err *e);
 
 /* The parts, opened by cuda_device_init and closed by the close slot. cuda_dnn_open leaves
  * state->dnn NULL where there is no usable library. */
+enum status cuda_driver_open(struct device *device, struct err *e);
+void cuda_driver_close(struct device *device);
 enum status cuda_memory_open(struct device *device, struct err *e);
 void cuda_memory_close(struct device *device);
 enum status cuda_transfer_open(struct device *device, struct err *e);
@@ -73,7 +84,8 @@ enum status cuda_download_rows(struct device *, const struct transfer *, struct 
 enum status cuda_synchronize(struct device *, struct err *);
 enum status cuda_memory_info(struct device *, struct device_memory *, struct err *);
 
-/* gemm.c */
+/* gemm.c. cuda_gemm_version is "cuBLASLt 13.1.0". */
+const char *cuda_gemm_version(const struct device *device);
 enum status cuda_gemm(struct device *, const struct gemm_args *, struct err *);
 
 /* attention.c chooses: cuDNN, our tensor-core kernels, or the plain ones for odd sizes and f32. */
