@@ -203,9 +203,9 @@ struct embedding_backward_args {
 };
 
 /* Softmax cross-entropy over `rows` rows of logits [rows,V], contiguous. labels[i] in 0..V-1. With
- * softcap > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label has the
- * (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale * d(sum of
- * losses)/d(logits), times *loss_scale if that is given; otherwise they are destroyed. */
+ * softcap > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label
+ * has the (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale *
+ * d(sum of losses)/d(logits), times *loss_scale if that is given; otherwise they are destroyed. */
 struct cross_entropy_args {
     int64_t rows, vocab;
     enum dtype dtype; /* of logits */
