@@ -31,7 +31,7 @@ static void test_device_open_refuses_names_with_a_reason(void **state) {
 /* Whatever this build and this machine have, this GPU is not there. */
 static void test_device_open_of_a_gpu_that_is_not_there_is_unsupported(void **state) {
     (void)state;
-    check_refused("cuda:4095", PRECISION_F32, STATUS_UNSUPPORTED, "CUDA");
+    check_refused("cuda:4095", PRECISION_F32, STATUS_UNSUPPORTED, "device cuda:4095: ");
 }
 
 static void test_device_open_cpu_refuses_precisions_of_gpus(void **state) {
