@@ -1,0 +1,51 @@
+/* attention.h - the ways in which the CUDA device can compute attention; attention.c chooses.
+ * Private to kernels/cuda.
+ *
+ * All of them take what device.c has checked, write the same results (within rounding), and use of
+ * the backward's scratch only what cuda_attention_parts names. The lse of one may be used by the
+ * backward of another: it is the natural logarithm in all of them. */
+#ifndef PLIMSOLL_KERNELS_CUDA_ATTENTION_H
+#define PLIMSOLL_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/cuda.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* attention_forward.cu, attention_backward.cu: bf16 and f16 on the tensor core, for head_dim a
+ * multiple of 8 up to 256, 16-byte aligned pointers, lds that are multiples of 8, scale > 0.
+ * The backward sums dq with atomics, in no fixed order, except where device->deterministic asks
+ * for a dq kernel of its own (7 products instead of 5). */
+enum status cuda_attention_tensor(struct device *device, const struct attention_args *args,
+                                  struct err *e);
+enum status cuda_attention_tensor_backward(struct device *device,
+                                           const struct attention_backward_args *args,
+                                           struct err *e);
+
+/* attention_rows.cu: delta[h,t] = sum over d of dout * out. */
+enum status cuda_attention_delta(struct device *device, const struct attention_backward_args *args,
+                                 float *delta, struct err *e);
+
+/* attention_plain.cu: any dtype and any head_dim up to 256, in f32 arithmetic without
+ * approximations, always deterministic. STATUS_UNSUPPORTED for larger heads. */
+enum status cuda_attention_plain(struct device *device, const struct attention_args *args,
+                                 struct err *e);
+enum status cuda_attention_plain_backward(struct device *device,
+                                          const struct attention_backward_args *args,
+                                          struct err *e);
+
+/* cudnn_attention.c, not called without state->dnn. Weak, because a toolkit without cuDNN's headers
+ * builds no such file. */
+bool cuda_dnn_supports(struct device *device, const struct attention_args *args, bool backward)
+    __attribute__((weak));
+enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
+                               struct err *e) __attribute__((weak));
+enum status cuda_dnn_attention_backward(struct device *device,
+                                        const struct attention_backward_args *args, struct err *e)
+    __attribute__((weak));
+
+#ifdef __cplusplus
+}
+#endif
+#endif
