@@ -2,8 +2,9 @@
  *
  * Owns the names ("cpu", "cuda:N", "null:cpu", "null:cuda") and the facts that depend on the kind
  * of a device and its precision alone: the planner runs on a null device and must meet the same
- * granules, pages, workspace and activations as the real one. The operations themselves are in device_ops.c. Checks live here and
- * there, above the table, so that no device can forget them. */
+ * granules, pages, workspace and activations as the real one. The operations themselves are in
+ * device_ops.c. Checks live here and there, above the table, so that no device can forget them.
+ */
 #include "kernels/device.h"
 
 #include <string.h>

@@ -86,8 +86,8 @@ static void test_device_null_cuda_plans_with_the_sizes_of_a_gpu(void **state) {
     assert_int_equal(device->workspace_bytes, 64 << 20);
     struct attention_args sizes = {
         .tokens = 100, .heads = 6, .kv_heads = 2, .head_dim = 64, .dtype = DTYPE_BF16};
-    /* 2400 bytes of delta fill 5 times 512; dq is 300 times 512, the library's gradients twice that.
-     */
+    /* 2400 bytes of delta fill 5 times 512; dq is 300 times 512, the library's gradients are twice
+     * that. */
     const int64_t delta = 2560, dq = 153600, library = 32 << 20;
     assert_int_equal(device_attention_scratch(device, &sizes, false), library);
     assert_int_equal(device_attention_scratch(device, &sizes, true), delta + 3 * dq + library);
