@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(WARP *DEPTH)
     }
 }
 
-/* Blocks for the whole card, but no part so short that the second stage costs more than the first. */
+/* Blocks for the whole card, but no part so short that the second stage costs more than it. */
 static int64_t choose_parts(const struct device *device, const struct cuda_state *state,
                             const struct column_sum_args *a, int64_t chunks) {
     int64_t parts = divide_up(state->multiprocessors * (int64_t)8, chunks);

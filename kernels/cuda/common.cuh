@@ -20,10 +20,10 @@ template <typename T> constexpr int WIDE = 16 / (int)sizeof(T);
 
 /* Elements in a pack that serves two types: 16 bytes of the smaller one. */
 template <typename A, typename B>
-constexpr int WIDE_OF_BOTH = 16 / (int)(sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B));
+const int WIDE_OF_BOTH = 16 / (int)(sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B));
 
-constexpr int WARP = 32;
-constexpr unsigned ALL_LANES = 0xffffffffu;
+enum { WARP = 32 };
+#define ALL_LANES 0xffffffffu
 
 /* ---- one element ---- */
 
@@ -174,7 +174,7 @@ static inline int64_t divide_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* How [rows, packs] is laid over the card: x steps over packs (one each), y over rows, in a loop. */
+/* How [rows, packs] is laid over the card: x steps over packs, one each; y over rows, in a loop. */
 struct tiling {
     dim3 grid, block;
 };

@@ -1,4 +1,4 @@
-/* loss.cu - softmax cross-entropy with its gradient written over the logits, and the sums of losses.
+/* loss.cu - softmax cross-entropy with its gradient written over the logits, and sums of losses.
  *
  * A block has one row. It is read once for its maximum and sum (online, Milakov & Gimelshein 2018),
  * and what shared memory holds of it is kept there for the gradient; only the rest of a very wide
@@ -73,10 +73,11 @@ template <bool CAP> static __device__ __forceinline__ float cap(float x, float s
 }
 
 /* A pack as it lies in memory. */
-template <typename T, int N>
-using raw_pack =
-    std::conditional_t<N != 1, uint4,
-                       std::conditional_t<std::is_same_v<T, float>, uint32_t, uint16_t>>;
+template <typename T, int N> struct raw_of { typedef uint4 type; };
+template <> struct raw_of<float, 1> { typedef uint32_t type; };
+template <> struct raw_of<__nv_bfloat16, 1> { typedef uint16_t type; };
+template <> struct raw_of<__half, 1> { typedef uint16_t type; };
+template <typename T, int N> using raw_pack = typename raw_of<T, N>::type;
 
 template <typename T, int N, bool CAP>
 static __device__ __forceinline__ void open_pack(const raw_pack<T, N> &raw, float softcap,

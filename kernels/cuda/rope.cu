@@ -10,7 +10,8 @@ enum { THREADS = 256, PAIRS_MAX = 4096, ITEMS_WANTED = 1024, TOKENS_MAX = 32 };
 /* Computes (x, y) -> (x cos - y sin, y cos + x sin) for pairs (i, i + rotary/2) of each head.
  * Grid: `each` tokens a block; a thread rotates N pairs of a head at a time, packs fastest, then
  * heads, then tokens. Shared: cos [each, pairs], sin [each, pairs].
- * T [tokens, heads*head_dim] in place; f32 in between. pairs = rotary/2, head_dim and ld multiples of N.
+ * T [tokens, heads*head_dim] in place; f32 in between. pairs = rotary/2, head_dim and ld are
+ * multiples of N.
  * Bytes: 2 * sizeof(T) a rotated element. */
 template <typename T, int N>
 __global__ void __launch_bounds__(THREADS) rope_kernel(const struct rope_args a, int each) {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/common.cuh"
 
 /* Rows that a thread has in flight. */
-constexpr int ROWS = 2;
+enum { ROWS = 2 };
 
 /* Distances in units of U. */
 struct rows_move {
