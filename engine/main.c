@@ -24,8 +24,9 @@ static const char USAGE[] =
     "plimsoll-engine plan SPEC            count the data and plan the memory of a run spec\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"
     "plimsoll-engine check FILE           check a dataset file without a model\n"
-    "plimsoll-engine generate MODEL PROMPT [ADAPTER]\n"
-    "                                     answer a prompt, greedily, with or without an adapter\n";
+    "plimsoll-engine generate MODEL PROMPT [ADAPTER [DEVICE]]\n"
+    "                                     answer a prompt, greedily, with or without (\"\") an\n"
+    "                                     adapter, on cpu or cuda:N\n";
 
 /* SIGTERM and SIGINT ask a run to stop. They are blocked and looked at between steps, never
  * handled: a handler may run on any thread's stack, and oneDNN's generated kernels keep data below
@@ -75,7 +76,12 @@ static enum status command_check(char **args, cJSON **out, struct err *e) {
 }
 
 static enum status command_generate(char **args, cJSON **out, struct err *e) {
-    return inspect_answer(args[0], args[1], args[2], out, e);
+    const bool adapter = args[2] && args[2][0], device = args[2] && args[3];
+    const struct question question = {.model = args[0],
+                                      .prompt = args[1],
+                                      .adapter = adapter ? args[2] : NULL,
+                                      .device = device ? args[3] : "cpu"};
+    return inspect_answer(&question, out, e);
 }
 
 static int run(const char *folder) {
@@ -98,7 +104,7 @@ int main(int argc, char **argv) {
         {"plan", 1, 1, command_plan},
         {"inspect", 1, 1, command_inspect},
         {"check", 1, 1, command_check},
-        {"generate", 2, 3, command_generate},
+        {"generate", 2, 4, command_generate},
     };
     if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);
     for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {

@@ -101,7 +101,21 @@ static const struct spec_key KEYS[] = {
             "Unix time that chat templates take for now; 0: when the spec file was written."),
     KEY_BOOL("gradient_checkpointing", gradient_checkpointing, "false",
              "Compute activations again in the backward pass: less memory, more time."),
-    KEY_BOOL("bf16", bf16, "false", "Matrix products in bfloat16."),
+    KEY_BOOL("bf16", bf16, "false",
+             "Weights and matrix products in bfloat16; on a GPU activations too."),
+    KEY_BOOL("fp16", fp16, "false",
+             "Weights, activations and products in float16, with a loss scale that adapts itself "
+             "(GPU)."),
+    KEY_BOOL("tf32", tf32, "false",
+             "Without bf16 and fp16: products of float32 with 10 bits of mantissa (GPU)."),
+    KEY_BOOL("stochastic_rounding", stochastic_rounding, "false",
+             "With bf16 and finetuning_type full: no float32 copies of the weights; updates are "
+             "rounded at random instead (GPU)."),
+    KEY_BOOL("full_determinism", full_determinism, "false",
+             "Only algorithms that give the same bits every time; slower on a GPU."),
+    KEY_BOOL("cuda_launch_blocking", cuda_launch_blocking, "false",
+             "Wait after every operation of a GPU and name the one that fails; slow, for finding "
+             "faults."),
     KEY_INT("eval_steps", eval_steps, "0", 0, STEPS_MAX,
             "Evaluate every so many updates; 0 means only at the end."),
     KEY_INT("save_steps", save_steps, "0", 0, STEPS_MAX,
@@ -382,12 +396,26 @@ static enum status check_adapter(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+static enum status check_precision(const struct spec *s, struct err *e) {
+    const bool gpu = str_starts_with(s->device, "cuda:");
+    CHECK(!(s->fp16 && s->bf16), "fp16", "fp16 and bf16 are both true: choose one");
+    CHECK(gpu || !s->fp16, "fp16", "fp16 needs a device cuda:N, it is %.80s", s->device);
+    CHECK(gpu || !s->tf32, "tf32", "tf32 needs a device cuda:N, it is %.80s", s->device);
+    if (!s->stochastic_rounding) return STATUS_OK;
+    CHECK(gpu, "stochastic_rounding", "stochastic_rounding needs a device cuda:N, it is %.80s",
+          s->device);
+    CHECK(s->bf16 && strcmp(s->finetuning_type, "full") == 0, "stochastic_rounding",
+          "stochastic_rounding needs bf16 and finetuning_type full");
+    return STATUS_OK;
+}
+
 static enum status check_together(const struct spec *s, struct err *e) {
     CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
     CHECK(s->data.train_files.count > 0, "data.train_files",
           "data.train_files is missing: name at least one file of training rows");
     CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
           s->device);
+    TRY(check_precision(s, e));
     CHECK(s->max_steps > 0 || s->num_train_epochs > 0, "num_train_epochs",
           "num_train_epochs and max_steps are both 0: one of them must say how long to train");
     CHECK(s->max_steps == 0 || s->warmup_steps < s->max_steps, "warmup_steps",

@@ -65,12 +65,14 @@ enum status st_open_folder(struct st_set *set, const char *folder, struct err *e
 void st_close(struct st_set *set);
 /* NULL if there is none. Points into the set. */
 const struct st_tensor *st_find(const struct st_set *set, const char *name);
-/* Converts elements [first, first+count) of an F32, F16 or BF16 tensor to f32 or bf16 bits (round
- * to nearest even). STATUS_UNSUPPORTED for other stored types. */
+/* Converts elements [first, first+count) of an F32, F16 or BF16 tensor to f32, bf16 or f16 bits
+ * (round to nearest even). STATUS_UNSUPPORTED for other stored types. */
 enum status st_read_f32(const struct st_tensor *t, int64_t first, int64_t count, float *out,
                         struct err *e);
 enum status st_read_bf16(const struct st_tensor *t, int64_t first, int64_t count, uint16_t *out,
                          struct err *e);
+enum status st_read_f16(const struct st_tensor *t, int64_t first, int64_t count, uint16_t *out,
+                        struct err *e);
 
 /* Writing one file: declare all tensors, then their data in the same order. Appears at `path` only
  * on commit. Tensors are written in the order declared; names must be unique. */

@@ -5,47 +5,31 @@
 
 #include <math.h>
 
-static struct norm_options norm_of(const struct model *m) {
-    return (struct norm_options){.eps = m->config.rms_norm_eps,
-                                 .offset = m->config.norm_weight_offset};
-}
-
-/* *y = residual + (norm ? norm(*y) : *y), replacing *y. */
-static enum status close_branch(const struct model *m, struct tape *tape, struct tensor *norm,
-                                struct tensor *residual, struct tensor **y, struct err *e) {
-    struct tensor *normed = NULL, *sum = NULL;
-    enum status status = STATUS_OK;
-    if (norm) {
-        GUARD(op_rmsnorm(tape, *y, norm, norm_of(m), &normed, e));
-        tensor_release(*y);
-        *y = normed;
-        normed = NULL;
-    }
-    GUARD(op_add(tape, residual, *y, &sum, e));
+/* *y = norm(*y), replacing it, where there is such a norm (sandwich norms). */
+static enum status close_branch(struct tape *tape, const struct norm *norm, struct tensor **y,
+                                struct err *e) {
+    if (!norm->weight) return STATUS_OK;
+    struct tensor *normed = NULL;
+    const enum status status = op_rmsnorm(tape, *y, norm, &normed, e);
     tensor_release(*y);
-    *y = sum;
-    sum = NULL;
-done:
-    tensor_release(normed);
-    tensor_release(sum);
+    *y = normed;
     return status;
 }
 
 static enum status attention_branch(const struct decoder_inputs *in, const struct layer *l,
                                     struct tape *tape, struct tensor *x, struct tensor **out,
                                     struct err *e) {
-    const struct model *const m = in->model;
     const struct random_keys *const keys = &in->keys;
     struct tensor *h = NULL, *qkv = NULL, *mixed = NULL;
     enum status status = STATUS_OK;
-    GUARD(op_rmsnorm(tape, x, l->norm_attention, norm_of(m), &h, e));
+    GUARD(op_rmsnorm(tape, x, &l->norm_attention, &h, e));
     GUARD(op_linear(tape, h, &l->qkv, keys, &qkv, e));
     tensor_drop(&h);
     GUARD(op_attention(tape, qkv, &l->attention, &in->documents, &mixed, e));
     tensor_drop(&qkv);
     GUARD(op_linear(tape, mixed, &l->o, keys, out, e));
     tensor_drop(&mixed);
-    GUARD(close_branch(m, tape, l->norm_attention_after, x, out, e));
+    GUARD(close_branch(tape, &l->norm_attention_after, out, e));
 done:
     tensor_release(h);
     tensor_release(qkv);
@@ -53,21 +37,20 @@ done:
     return status;
 }
 
+/* Takes over the caller's reference to h, which is let go of as soon as nothing reads it. */
 static enum status mlp_branch(const struct decoder_inputs *in, const struct layer *l,
-                              struct tape *tape, struct tensor *x, struct tensor **out,
+                              struct tape *tape, struct tensor *h, struct tensor **out,
                               struct err *e) {
-    const struct model *const m = in->model;
     const struct random_keys *const keys = &in->keys;
-    struct tensor *h = NULL, *gate_up = NULL, *gated = NULL;
+    struct tensor *gate_up = NULL, *gated = NULL;
     enum status status = STATUS_OK;
-    GUARD(op_rmsnorm(tape, x, l->norm_mlp, norm_of(m), &h, e));
     GUARD(op_linear(tape, h, &l->gate_up, keys, &gate_up, e));
     tensor_drop(&h);
-    GUARD(op_glu(tape, gate_up, m->config.activation, &gated, e));
+    GUARD(op_glu(tape, gate_up, in->model->config.activation, l->down.tail, &gated, e));
     tensor_drop(&gate_up);
     GUARD(op_linear(tape, gated, &l->down, keys, out, e));
     tensor_drop(&gated);
-    GUARD(close_branch(m, tape, l->norm_mlp_after, x, out, e));
+    GUARD(close_branch(tape, &l->norm_mlp_after, out, e));
 done:
     tensor_release(h);
     tensor_release(gate_up);
@@ -75,14 +58,26 @@ done:
     return status;
 }
 
+/* A layer ends with a plain sum: its result is one tensor, as a checkpointed segment's must be.
+ * (The sum fused with the next layer's norm would save one pass over [T,C] of some thirty.) */
 static enum status run_layer(struct tape *tape, void *context, int64_t index, struct tensor *x,
                              struct tensor **out, struct err *e) {
     const struct decoder_inputs *const in = context;
     const struct layer *const l = &in->model->layers[index];
-    struct tensor *middle = NULL;
-    enum status status = attention_branch(in, l, tape, x, &middle, e);
-    if (status == STATUS_OK) status = mlp_branch(in, l, tape, middle, out, e);
+    struct tensor *branch = NULL, *middle = NULL, *h = NULL;
+    enum status status = STATUS_OK;
+    GUARD(attention_branch(in, l, tape, x, &branch, e));
+    const struct addends addends = {x, branch};
+    GUARD(op_add_rmsnorm(tape, addends, &l->norm_mlp, &middle, &h, e));
+    tensor_drop(&branch);
+    struct tensor *const normed = h;
+    h = NULL;
+    GUARD(mlp_branch(in, l, tape, normed, &branch, e));
+    GUARD(op_add(tape, middle, branch, out, e));
+done:
+    tensor_release(branch);
     tensor_release(middle);
+    tensor_release(h);
     return status;
 }
 
@@ -90,10 +85,11 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
  * does. */
 static float embedding_scale(const struct model *m) {
     const float scale = (float)m->config.embedding_scale;
-    if (m->options.weight_dtype != DTYPE_BF16) return scale;
+    if (m->options.weight_dtype == DTYPE_F32) return scale;
+    const int bits = m->options.weight_dtype == DTYPE_F16 ? 11 : 8; /* of the mantissa */
     int exponent = 0;
     const float mantissa = frexpf(scale, &exponent);
-    return ldexpf(rintf(mantissa * 256.0f), exponent - 8);
+    return ldexpf(rintf(ldexpf(mantissa, bits)), exponent - bits);
 }
 
 enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, struct tensor **out,
@@ -109,7 +105,7 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
         x = next;
         next = NULL;
     }
-    GUARD(op_rmsnorm(tape, x, m->final_norm, norm_of(m), out, e));
+    GUARD(op_rmsnorm(tape, x, &m->final_norm, out, e));
 done:
     tensor_release(x);
     tensor_release(next);

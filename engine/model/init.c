@@ -37,22 +37,7 @@ static void fill_uniform(float *out, int64_t count, uint64_t key, double bound) 
 static enum status put(const struct model *m, const struct param *p, const float *values,
                        struct err *e) {
     struct tensor *view = model_param_view(m, p, true);
-    struct device *const device = m->space->device;
-    enum status status = STATUS_OK;
-    if (view->dtype == DTYPE_F32) {
-        status = tensor_upload(view, values, e);
-    } else {
-        struct tensor *wide = NULL;
-        status =
-            tensor_new(m->space, DTYPE_F32, view->rows, view->cols, CATEGORY_STAGING, &wide, e);
-        if (status == STATUS_OK) status = tensor_upload(wide, values, e);
-        const struct convert_args args = {.rows = view->rows,
-                                          .cols = view->cols,
-                                          .src = wide ? tensor_matrix(wide) : (struct matrix){0},
-                                          .dst = tensor_matrix(view)};
-        if (status == STATUS_OK) status = device_convert(device, &args, e);
-        tensor_release(wide);
-    }
+    const enum status status = tensor_upload(view, values, e);
     tensor_release(view);
     return status;
 }
@@ -60,17 +45,18 @@ static enum status put(const struct model *m, const struct param *p, const float
 static enum status init_magnitude(const struct model *m, const struct linear *l,
                                   const struct lora *a, struct err *e) {
     struct device *const device = m->space->device;
+    const int64_t cols = l->weight->cols;
     struct tensor *wide = NULL;
-    TRY(tensor_new(m->space, DTYPE_F32, a->rows, l->weight->cols, CATEGORY_WORKSPACE, &wide, e));
-    struct matrix source = tensor_matrix(l->weight);
-    source.data =
-        (char *)source.data + a->first_row * l->weight->cols * dtype_bytes(l->weight->dtype);
-    const struct convert_args copy = {
-        .rows = a->rows, .cols = l->weight->cols, .src = source, .dst = tensor_matrix(wide)};
+    TRY(tensor_new(m->space, DTYPE_F32, a->rows, cols, CATEGORY_WORKSPACE, &wide, e));
+    const struct convert_args copy = {.rows = a->rows,
+                                      .cols = cols,
+                                      .scale = 1,
+                                      .src = tensor_matrix_at(l->weight, a->first_row, 0),
+                                      .dst = tensor_matrix(wide)};
     const struct row_norm_args norm = {.rows = a->rows,
-                                       .cols = wide->cols,
+                                       .cols = cols,
                                        .x = tensor_f32(wide),
-                                       .ld = wide->cols,
+                                       .ld = wide->ld,
                                        .out = tensor_f32(a->magnitude)};
     enum status status = device_convert(device, &copy, e);
     if (status == STATUS_OK) status = device_row_norm(device, &norm, e);
@@ -106,5 +92,5 @@ enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e) 
         mem_free(values);
     }
     if (status == STATUS_OK && m->options.use_dora) status = init_magnitudes(m, e);
-    return status;
+    return status == STATUS_OK ? model_refresh(m, e) : status;
 }

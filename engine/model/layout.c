@@ -20,6 +20,9 @@ static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, 
                          .rows = rows,
                          .cols = cols,
                          .trainable = base ? m->options.full : true,
+                         .flat_first = -1,
+                         .inside = -1,
+                         .scale = 1,
                          .decayed = matrix || m->options.decay_norms_and_biases};
     return (int64_t)m->storage_count++;
 }
@@ -91,6 +94,31 @@ static bool is_target(struct layout *layout, const struct model *m, const char *
     return hit;
 }
 
+static double lora_scaling(const struct model_options *o) {
+    return o->lora_alpha / (o->use_rslora ? sqrt((double)o->r) : (double)o->r);
+}
+
+/* Ranks in the tails of a layer are padded to what a product's operands like. */
+enum { TAIL_GRANULE = 8 };
+
+/* The layer's adapters become blocks of one matrix with its weight. Dropout and DoRA need them
+ * apart. */
+static void ride_in_tails(struct model *m, const struct linear_layout *l) {
+    const struct model_options *const o = &m->options;
+    if (!m->space->device->lora_tails || o->use_dora || o->lora_dropout > 0) return;
+    struct storage *const weight = &m->storages[l->weight], *const a = &m->storages[l->lora_a];
+    weight->tail = (a->rows + TAIL_GRANULE - 1) / TAIL_GRANULE * TAIL_GRANULE;
+    a->inside = l->weight;
+    a->inside_row = weight->rows;
+    for (int64_t i = 0; i < l->adapter_count; i++) {
+        struct storage *const b = &m->storages[l->adapters[i].b];
+        b->inside = l->weight;
+        b->inside_row = l->adapters[i].first_row;
+        b->inside_col = weight->cols + l->adapters[i].rank_first;
+        b->scale = (float)lora_scaling(o);
+    }
+}
+
 static void add_adapters(struct layout *layout, struct model *m, struct linear_layout *l,
                          const struct modules *of) {
     const int64_t r = m->options.r;
@@ -118,6 +146,7 @@ static void add_adapters(struct layout *layout, struct model *m, struct linear_l
         name_adapter(m, module->name, "lora_magnitude_vector", l->adapters[i].magnitude, 0,
                      module->rows);
     }
+    ride_in_tails(m, l);
 }
 
 static void add_linear(struct layout *layout, struct model *m, struct linear_layout *l,
@@ -235,25 +264,43 @@ static struct tensor *at(const struct model *m, int64_t storage) {
     return storage < 0 ? NULL : m->storages[storage].value;
 }
 
+/* In full precision, where forward reads something narrower. */
+static struct tensor *master_at(const struct model *m, int64_t storage) {
+    if (storage < 0) return NULL;
+    const struct storage *const s = &m->storages[storage];
+    return s->master ? s->master : s->value;
+}
+
 static void connect_linear(const struct linear_layout *from, struct model *m, uint64_t stream,
                            struct linear *to) {
     const struct model_options *const o = &m->options;
     *to = (struct linear){.weight = at(m, from->weight),
                           .bias = at(m, from->bias),
+                          .bias_master = master_at(m, from->bias),
                           .lora_a = at(m, from->lora_a),
+                          .lora_a_master = master_at(m, from->lora_a),
                           .adapter_count = from->adapter_count,
                           .dropout = (float)o->lora_dropout,
-                          .stream = stream};
-    const double divisor = o->use_rslora ? sqrt((double)o->r) : (double)o->r;
+                          .stream = stream,
+                          .augmented = m->storages[from->weight].augmented,
+                          .tail = m->storages[from->weight].tail};
     for (int64_t i = 0; i < from->adapter_count; i++) {
         to->adapters[i] = (struct lora){.first_row = from->adapters[i].first_row,
                                         .rows = from->adapters[i].rows,
                                         .rank_first = from->adapters[i].rank_first,
                                         .rank = o->r,
-                                        .scaling = (float)(o->lora_alpha / divisor),
+                                        .scaling = (float)lora_scaling(o),
                                         .b = at(m, from->adapters[i].b),
+                                        .b_master = master_at(m, from->adapters[i].b),
                                         .magnitude = at(m, from->adapters[i].magnitude)};
     }
+}
+
+static struct norm norm_of(const struct model *m, int64_t storage, int64_t tail) {
+    return (struct norm){.weight = at(m, storage),
+                         .eps = m->config.rms_norm_eps,
+                         .offset = m->config.norm_weight_offset,
+                         .tail = tail};
 }
 
 static struct attention_options attention_of(const struct layer_layout *from, const struct model *m,
@@ -272,25 +319,27 @@ static struct attention_options attention_of(const struct layer_layout *from, co
         .inv_freq = m->inv_freq[rope],
         .q_weight = at(m, from->q_norm),
         .k_weight = at(m, from->k_norm),
-        .norm = {.eps = c->rms_norm_eps, .offset = c->norm_weight_offset}};
+        .norm = {.eps = c->rms_norm_eps, .offset = c->norm_weight_offset},
+        .tail = m->layers[i].o.tail};
 }
 
 void layout_connect(const struct layout *layout, struct model *m) {
     m->embedding = at(m, layout->embedding);
-    m->final_norm = at(m, layout->final_norm);
+    m->final_norm = norm_of(m, layout->final_norm, 0);
     m->head = layout->head < 0 ? m->embedding : at(m, layout->head);
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct layer_layout *const from = &layout->layers[i];
         struct layer *const to = &m->layers[i];
         const uint64_t stream = (uint64_t)i * 4;
-        to->norm_attention = at(m, from->norm_attention);
-        to->norm_attention_after = at(m, from->norm_attention_after);
-        to->norm_mlp = at(m, from->norm_mlp);
-        to->norm_mlp_after = at(m, from->norm_mlp_after);
         connect_linear(&from->qkv, m, stream, &to->qkv);
         connect_linear(&from->o, m, stream + 1, &to->o);
         connect_linear(&from->gate_up, m, stream + 2, &to->gate_up);
         connect_linear(&from->down, m, stream + 3, &to->down);
+        to->gate_up.output_tail = to->gate_up.tail; /* the unit's backward works in place */
+        to->norm_attention = norm_of(m, from->norm_attention, to->qkv.tail);
+        to->norm_attention_after = norm_of(m, from->norm_attention_after, 0);
+        to->norm_mlp = norm_of(m, from->norm_mlp, to->gate_up.tail);
+        to->norm_mlp_after = norm_of(m, from->norm_mlp_after, 0);
         to->attention = attention_of(from, m, i);
     }
 }

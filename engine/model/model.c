@@ -9,53 +9,145 @@
 #include "base/str.h"
 #include "engine/model/layout.h"
 
-static bool is_matrix(enum param_kind kind) {
-    return kind == PARAM_WEIGHT || kind == PARAM_EMBEDDING;
+static enum dtype value_dtype(const struct model *m, enum param_kind kind) {
+    switch (kind) {
+    case PARAM_WEIGHT:
+    case PARAM_EMBEDDING: return m->options.weight_dtype;
+    case PARAM_NORM:
+    case PARAM_MAGNITUDE: return DTYPE_F32;
+    case PARAM_BIAS:
+    case PARAM_LORA_A:
+    case PARAM_LORA_B: break;
+    }
+    return m->space->device->activation_dtype;
 }
 
 static bool is_adapter(enum param_kind kind) {
     return kind == PARAM_LORA_A || kind == PARAM_LORA_B || kind == PARAM_MAGNITUDE;
 }
 
-/* Decayed ones first, so that the optimizer needs two calls and no table. */
+static bool is_narrow(const struct model *m, const struct storage *s) {
+    return m->options.stochastic_rounding && value_dtype(m, s->kind) != DTYPE_F32;
+}
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+/* Narrow ones first, and in each part decayed ones first, so that the optimizer needs a call a
+ * range and no table. */
 static void place_trainables(struct model *m) {
-    m->trainable_count = 0;
-    for (int pass = 0; pass < 2; pass++) {
+    for (int part = 0; part < FLAT_RANGES_MAX; part++) {
+        const bool narrow = part < 2, decayed = part % 2 == 0;
+        const int64_t first = m->flat_count;
         for (size_t i = 0; i < m->storage_count; i++) {
             struct storage *const s = &m->storages[i];
-            if (pass == 0) s->flat_first = -1;
-            if (!s->trainable || s->decayed != (pass == 0)) continue;
-            s->flat_first = m->trainable_count;
+            if (!s->trainable || s->decayed != decayed || is_narrow(m, s) != narrow) continue;
+            s->flat_first = m->flat_count;
+            m->flat_count += round_up(s->rows * s->cols, FLAT_PITCH);
             m->trainable_count += s->rows * s->cols;
         }
-        if (pass == 0) m->decayed_count = m->trainable_count;
+        if (narrow) m->narrow_count = m->flat_count;
+        if (m->flat_count == first) continue;
+        m->ranges[m->range_count++] = (struct flat_range){
+            .first = first, .count = m->flat_count - first, .decayed = decayed, .narrow = narrow};
     }
 }
 
+/* Whether forward reads some trained thing from a rounded copy of its master. In tails it does not:
+ * those are written one by one. */
+static bool needs_copies(const struct model *m) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->trainable && s->inside < 0 && !is_narrow(m, s) &&
+            value_dtype(m, s->kind) != DTYPE_F32) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static enum dtype copies_dtype(const struct model *m) {
+    return m->options.full ? m->options.weight_dtype : m->space->device->activation_dtype;
+}
+
+/* Zeroed, because of the gaps. */
 static enum status allocate_flat(struct model *m, struct err *e) {
-    if (m->trainable_count == 0) return STATUS_OK;
+    if (m->flat_count == 0) return STATUS_OK;
     const enum category category = m->options.full ? CATEGORY_WEIGHTS : CATEGORY_ADAPTERS;
-    TRY(tensor_new(m->space, DTYPE_F32, 1, m->trainable_count, category, &m->flat, e));
-    return tensor_new(m->space, DTYPE_F32, 1, m->trainable_count, CATEGORY_GRADIENTS, &m->gradients,
-                      e);
+    const int64_t wide = m->flat_count - m->narrow_count;
+    struct tensor_space *const space = m->space;
+    if (m->narrow_count > 0) {
+        TRY(tensor_new(space, m->options.weight_dtype, 1, m->narrow_count, category,
+                       &m->flat_narrow, e));
+        TRY(tensor_fill_zero(m->flat_narrow, e));
+    }
+    if (wide > 0) {
+        TRY(tensor_new(space, DTYPE_F32, 1, wide, category, &m->flat, e));
+        TRY(tensor_fill_zero(m->flat, e));
+    }
+    if (needs_copies(m)) {
+        TRY(tensor_new(space, copies_dtype(m), 1, m->flat_count, category, &m->copies, e));
+    }
+    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_GRADIENTS, &m->gradients, e));
+    return tensor_fill_zero(m->gradients, e);
 }
 
 static void give_gradient(struct model *m, const struct storage *s) {
     tensor_want_gradient(s->value);
     struct gradient *const g = s->value->gradient;
     g->persistent = true;
+    g->dtype = DTYPE_F32;
     g->value = tensor_view_flat(m->gradients, s->flat_first, s->rows, s->cols);
 }
 
-static enum status allocate_storage(struct model *m, struct storage *s, struct err *e) {
-    const enum dtype dtype = is_matrix(s->kind) ? m->options.weight_dtype : DTYPE_F32;
-    if (s->trainable) s->master = tensor_view_flat(m->flat, s->flat_first, s->rows, s->cols);
-    if (s->trainable && dtype == DTYPE_F32) {
+/* What is trained is a piece of the flat buffer; of a frozen bias that is narrower in forward, the
+ * full precision is kept too, because a sum after DoRA's magnitudes wants it. */
+static enum status allocate_master(struct model *m, struct storage *s, struct err *e) {
+    if (s->trainable && is_narrow(m, s)) {
+        s->master = tensor_view_flat(m->flat_narrow, s->flat_first, s->rows, s->cols);
+    } else if (s->trainable) {
+        s->master = tensor_view_flat(m->flat, s->flat_first - m->narrow_count, s->rows, s->cols);
+    } else if (s->kind == PARAM_BIAS && value_dtype(m, s->kind) != DTYPE_F32) {
+        return tensor_new(m->space, DTYPE_F32, s->rows, s->cols, CATEGORY_WEIGHTS, &s->master, e);
+    }
+    return STATUS_OK;
+}
+
+/* Everything of a layer's weight and adapters in one matrix; zero where there is neither. */
+static enum status allocate_augmented(struct model *m, struct storage *s, struct err *e) {
+    const struct shape shape = {.dtype = m->options.weight_dtype,
+                                .rows = s->rows + s->tail,
+                                .cols = s->cols,
+                                .tail = s->tail};
+    TRY(tensor_make(m->space, &shape, CATEGORY_WEIGHTS, &s->augmented, e));
+    TRY(tensor_fill_zero(s->augmented, e));
+    s->value = tensor_view_block(s->augmented, 0, s->rows, 0, s->cols);
+    return STATUS_OK;
+}
+
+static enum status allocate_value(struct model *m, struct storage *s, struct err *e) {
+    const enum dtype dtype = value_dtype(m, s->kind);
+    if (s->inside >= 0) {
+        struct tensor *const whole = m->storages[s->inside].augmented;
+        s->value = tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
+    } else if (s->tail > 0) {
+        return allocate_augmented(m, s, e);
+    } else if (s->trainable && s->master->dtype == dtype) {
         s->value = tensor_retain(s->master);
+    } else if (s->trainable) {
+        ASSERT(m->copies->dtype == dtype);
+        s->value = tensor_view_flat(m->copies, s->flat_first, s->rows, s->cols);
     } else {
         const enum category category = is_adapter(s->kind) ? CATEGORY_ADAPTERS : CATEGORY_WEIGHTS;
-        TRY(tensor_new(m->space, dtype, s->rows, s->cols, category, &s->value, e));
+        return tensor_new(m->space, dtype, s->rows, s->cols, category, &s->value, e);
     }
+    return STATUS_OK;
+}
+
+static enum status allocate_storage(struct model *m, struct storage *s, struct err *e) {
+    TRY(allocate_master(m, s, e));
+    TRY(allocate_value(m, s, e));
     if (s->trainable) give_gradient(m, s);
     return STATUS_OK;
 }
@@ -105,11 +197,14 @@ void model_release(struct model *m) {
     for (size_t i = 0; i < m->storage_count; i++) {
         tensor_release(m->storages[i].master);
         tensor_release(m->storages[i].value);
+        tensor_release(m->storages[i].augmented);
     }
     tensor_release(m->inv_freq[0]);
     tensor_release(m->inv_freq[1]);
     tensor_release(m->flat);
+    tensor_release(m->flat_narrow);
     tensor_release(m->gradients);
+    tensor_release(m->copies);
     mem_free(m->storages);
     mem_free(m->params);
     mem_free(m->adapter_params);
@@ -132,15 +227,19 @@ struct tensor *model_param_gradient(const struct model *m, const struct param *p
     return s->trainable ? rows_of(p, s->value->gradient->value) : NULL;
 }
 
-enum status model_refresh(struct model *m, struct err *e) {
+static enum status refresh(struct model *m, bool all, struct err *e) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (!s->master || s->master == s->value) continue;
-        const struct convert_args args = {.rows = s->rows,
-                                          .cols = s->cols,
-                                          .src = tensor_matrix(s->master),
-                                          .dst = tensor_matrix(s->value)};
-        TRY(device_convert(m->space->device, &args, e));
+        if (!s->master || s->master == s->value || (!all && s->inside < 0)) continue;
+        TRY(tensor_convert(s->value, s->master, s->scale, e));
     }
     return STATUS_OK;
+}
+
+enum status model_refresh(struct model *m, struct err *e) {
+    return refresh(m, true, e);
+}
+
+enum status model_refresh_tails(struct model *m, struct err *e) {
+    return refresh(m, false, e);
 }

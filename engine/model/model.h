@@ -3,8 +3,8 @@
  *
  * A `storage` is one matrix in memory: a packed weight (q, k and v side by side; gate and up), a
  * norm, an adapter. A `param` is a name on rows of a storage, as files know it. Everything that is
- * trained lies in one flat f32 buffer, in the order decayed first, then not decayed; gradients lie
- * in a second one of the same layout. */
+ * trained lies in one flat f32 buffer; gradients lie in a second one of the same layout, and where
+ * the forward pass reads something narrower, the rounded copies in a third. */
 #ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
 #define PLIMSOLL_ENGINE_MODEL_MODEL_H
 
@@ -25,10 +25,15 @@ struct storage {
     enum param_kind kind;
     int64_t rows, cols;
     bool trainable, decayed;
-    int64_t flat_first;   /* elements from the start of the flat buffer; -1 when not trained */
-    struct tensor *value; /* what the forward pass reads */
-    struct tensor
-        *master; /* f32, a view of the flat buffer; the same tensor as value unless value is bf16 */
+    int64_t flat_first; /* elements from the start of the flat buffers; -1 when not trained */
+    /* LoRA in the tails of its layer (op_linear_tail.c): a weight has room for `tail` more rows and
+     * columns, in `augmented`; its adapters are blocks of that matrix. */
+    int64_t tail;
+    struct tensor *augmented;
+    int64_t inside, inside_row, inside_col; /* storage of the weight, or -1; where in it */
+    float scale;                            /* value = scale * master */
+    struct tensor *value;                   /* what the forward pass reads */
+    struct tensor *master; /* what is trained, or a bias in full precision; may be value itself */
 };
 
 /* The longest name: "base_model.model." and an adapter's end around a module name. */
@@ -50,17 +55,25 @@ struct model_options {
     int64_t target_count;
     bool use_rslora, use_dora;
     bool decay_norms_and_biases;
-    enum dtype
-        weight_dtype;   /* of matrices: f32 or bf16. Norms, biases and adapters are always f32 */
-    int64_t length_max; /* longest sequence of the run */
+    enum dtype weight_dtype;  /* of matrices. Norms and magnitudes are always f32, biases and
+                                adapters of the activations' dtype */
+    bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
+    int64_t length_max;       /* longest sequence of the run */
 };
 
 struct layer {
-    struct tensor *norm_attention, *norm_attention_after, *norm_mlp,
-        *norm_mlp_after; /* [1,C]; *_after may be NULL */
+    struct norm norm_attention, norm_attention_after, norm_mlp,
+        norm_mlp_after; /* *_after may have no weight: there is none */
     struct linear qkv, o, gate_up, down;
     struct attention_options attention;
 };
+
+/* A piece of the flat buffers that one call of the optimizer updates. */
+struct flat_range {
+    int64_t first, count;
+    bool decayed, narrow; /* narrow: lies in flat_narrow */
+};
+enum { FLAT_RANGES_MAX = 4 };
 
 struct model {
     struct model_config config;
@@ -73,13 +86,22 @@ struct model {
     struct param *adapter_params; /* names as PEFT writes them */
     size_t adapter_param_count, adapter_param_capacity;
     struct layer *layers;
-    struct tensor *embedding, *final_norm, *head; /* head is the embedding when tied */
-    struct tensor *inv_freq[2];                   /* global, local */
+    struct tensor *embedding, *head; /* head is the embedding when tied */
+    struct norm final_norm;
+    struct tensor *inv_freq[2]; /* global, local */
     float rope_scale[2];
-    struct tensor *flat, *gradients; /* [1, trainable_count] f32, or NULL when nothing is trained */
-    int64_t trainable_count, decayed_count; /* elements; the first decayed_count are decayed */
-    int64_t parameter_count;                /* elements of the base model */
+    /* The flat buffers have flat_count elements: every storage begins at a whole FLAT_PITCH, the
+     * gaps are zero. NULL when nothing is trained. */
+    struct tensor *flat; /* [1, flat_count - narrow_count] f32: what lies behind the narrow */
+    struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
+    struct tensor *gradients;   /* [1, flat_count] f32 */
+    struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
+    struct flat_range ranges[FLAT_RANGES_MAX];
+    int64_t range_count, flat_count, narrow_count;
+    int64_t trainable_count; /* elements that are trained */
+    int64_t parameter_count; /* elements of the base model */
 };
+enum { FLAT_PITCH = 64 };
 
 /* Allocates everything, contents undefined. STATUS_INVALID for target modules that match nothing
  * (names what there is). Release with model_release, also after an error. */
@@ -88,14 +110,15 @@ enum status model_build(struct model *m, const struct model_config *config,
                         struct err *e);
 void model_release(struct model *m);
 
-/* The matrix [rows, cols] of a parameter inside its storage: a new view of the f32 master when
+/* The matrix [rows, cols] of a parameter inside its storage: a new view of the master when
  * `master`, else of what forward reads. Caller releases. */
 struct tensor *model_param_view(const struct model *m, const struct param *p, bool master);
 /* The same rows of the gradient buffer, or NULL if it is not trained. Caller releases. */
 struct tensor *model_param_gradient(const struct model *m, const struct param *p);
 
-/* After the flat buffer changed: rounds masters to the bf16 copies that forward reads. Nothing to
- * do in f32. */
+/* After masters were filled: makes everything that forward reads of them. */
 enum status model_refresh(struct model *m, struct err *e);
+/* After the optimizer wrote masters and copies: makes what it cannot write, the adapters in tails. */
+enum status model_refresh_tails(struct model *m, struct err *e);
 
 #endif

@@ -1,13 +1,14 @@
 /* weights.c - loading and saving.
  *
- * Data goes through a host buffer of STAGING_ELEMENTS, so a model larger than host memory loads
- * as well as a small one. */
+ * What is read goes through the ring of load.c, what is written through a host buffer of
+ * STAGING_ELEMENTS: a model larger than host memory loads as well as a small one. */
 #include "engine/model/weights.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/load.h"
 
 enum { STAGING_ELEMENTS = 1 << 20 };
 
@@ -57,40 +58,48 @@ enum status weights_check(const struct model_config *config, const struct st_set
     return check.status;
 }
 
-static int64_t piece_of(int64_t left) {
-    return left < STAGING_ELEMENTS ? left : STAGING_ELEMENTS;
+enum status weights_read_tensor(const struct st_tensor *t, struct tensor *to, struct err *e) {
+    const struct load_item item = {.from = t, .to = to};
+    return load_items(&item, 1, e);
 }
 
-enum status weights_read_tensor(const struct st_tensor *t, struct tensor *to, struct err *e) {
-    const int64_t count = tensor_count(to), size = dtype_bytes(to->dtype);
-    ASSERT(t->elements == count);
-    void *const staging = mem_new((size_t)piece_of(count), (size_t)size);
-    enum status status = STATUS_OK;
-    for (int64_t first = 0; first < count; first += STAGING_ELEMENTS) {
-        const int64_t part = piece_of(count - first);
-        GUARD(to->dtype == DTYPE_BF16 ? st_read_bf16(t, first, part, staging, e)
-                                      : st_read_f32(t, first, part, staging, e));
-        GUARD(device_upload(to->space->device, (char *)to->data + first * size, staging,
-                            part * size, e));
+static enum st_dtype stored_dtype(enum dtype dtype) {
+    return dtype == DTYPE_BF16 ? ST_BF16 : dtype == DTYPE_F16 ? ST_F16 : ST_F32;
+}
+
+/* Elements of a matrix without gaps, or some rows of one with gaps. */
+static enum status download_piece(const struct tensor *t, int64_t first, int64_t part, void *to,
+                                  struct err *e) {
+    const int64_t size = dtype_bytes(t->dtype);
+    if (t->ld == t->cols || t->rows == 1) {
+        return device_download(t->space->device, to, (const char *)t->data + first * size,
+                               part * size, e);
     }
-done:
-    mem_free(staging);
-    return status;
+    const struct transfer rows = {.device = tensor_matrix_at(t, first / t->cols, 0).data,
+                                  .device_pitch = t->ld * size,
+                                  .host = to,
+                                  .host_pitch = t->cols * size,
+                                  .width = t->cols * size,
+                                  .rows = part / t->cols};
+    return device_download_rows(t->space->device, &rows, e);
 }
 
 enum status weights_write_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
                                  struct err *e) {
     ASSERT(dtype == ST_F32 || dtype == ST_BF16);
     const int64_t count = tensor_count(t), size = dtype_bytes(t->dtype);
-    void *const staging = mem_new((size_t)piece_of(count), (size_t)size);
-    void *const converted = mem_new((size_t)piece_of(count), (size_t)st_dtype_bytes(dtype));
+    /* Whole rows, where there is more than one. */
+    const int64_t step =
+        t->rows == 1 ? STAGING_ELEMENTS : (STAGING_ELEMENTS + t->cols - 1) / t->cols * t->cols;
+    const int64_t largest = count < step ? count : step;
+    void *const staging = mem_new((size_t)largest, (size_t)size);
+    void *const converted = mem_new((size_t)largest, (size_t)st_dtype_bytes(dtype));
     enum status status = STATUS_OK;
-    for (int64_t first = 0; first < count; first += STAGING_ELEMENTS) {
-        const int64_t part = piece_of(count - first);
-        GUARD(device_download(t->space->device, staging, (const char *)t->data + first * size,
-                              part * size, e));
+    for (int64_t first = 0; first < count; first += step) {
+        const int64_t part = count - first < step ? count - first : step;
+        GUARD(download_piece(t, first, part, staging, e));
         const struct st_tensor piece = {.name = "staging",
-                                        .dtype = t->dtype == DTYPE_BF16 ? ST_BF16 : ST_F32,
+                                        .dtype = stored_dtype(t->dtype),
                                         .elements = part,
                                         .bytes = part * size,
                                         .data = staging};
@@ -104,25 +113,30 @@ done:
     return status;
 }
 
+/* Where one parameter comes from and goes to. The master takes the full precision of the file;
+ * model_refresh makes what forward reads. */
+static enum status item_of(const struct model *m, const struct param *p, const struct st_set *set,
+                           struct load_item *item, struct err *e) {
+    item->from = st_find(set, p->name);
+    FAIL_IF(!item->from, STATUS_INVALID, "%s: the tensor %s is missing",
+            set->map_count ? set->paths[0] : "weights", p->name);
+    TRY(check_shape(item->from, p, m->storages[p->storage].cols, e));
+    item->to = model_param_view(m, p, true);
+    return STATUS_OK;
+}
+
 enum status weights_load_params(struct model *m, const struct param *params, size_t count,
                                 const struct st_set *set, struct err *e) {
+    struct load_item *const items = mem_new(count, sizeof *items);
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        const struct param *const p = &params[i];
-        const struct st_tensor *const t = st_find(set, p->name);
-        if (!t) {
-            status = err_set(e, STATUS_INVALID, "%s: the tensor %s is missing",
-                             set->map_count ? set->paths[0] : "weights", p->name);
-            break;
-        }
-        status = check_shape(t, p, m->storages[p->storage].cols, e);
-        if (status != STATUS_OK) break;
-        /* The master takes the full precision of the file; model_refresh makes what forward reads.
-         */
-        struct tensor *view = model_param_view(m, p, true);
-        status = weights_read_tensor(t, view, e);
-        tensor_release(view);
+        status = item_of(m, &params[i], set, &items[i], e);
     }
+    if (status == STATUS_OK) status = load_items(items, count, e);
+    for (size_t i = 0; i < count; i++) {
+        tensor_release(items[i].to);
+    }
+    mem_free(items);
     return status == STATUS_OK ? model_refresh(m, e) : status;
 }
 
@@ -231,18 +245,15 @@ static enum status merged_source(const struct model *m, const struct param *p, s
     if (!a) return plain_source(m, p, out, e);
     TRY(tensor_new(m->space, DTYPE_F32, p->rows, s->cols, CATEGORY_STAGING, out, e));
     struct tensor *base = model_param_view(m, p, true);
-    const struct convert_args copy = {
-        .rows = p->rows, .cols = s->cols, .src = tensor_matrix(base), .dst = tensor_matrix(*out)};
-    const struct gemm_args delta = {
-        .m = p->rows,
-        .n = s->cols,
-        .k = a->rank,
-        .alpha = a->scaling,
-        .beta = 1,
-        .a = tensor_matrix(a->b),
-        .b = {tensor_f32(l->lora_a) + a->rank_first * s->cols, DTYPE_F32, s->cols},
-        .c = tensor_matrix(*out)};
-    enum status status = device_convert(m->space->device, &copy, e);
+    const struct gemm_args delta = {.m = p->rows,
+                                    .n = s->cols,
+                                    .k = a->rank,
+                                    .alpha = a->scaling,
+                                    .beta = 1,
+                                    .a = tensor_matrix(a->b_master),
+                                    .b = tensor_matrix_at(l->lora_a_master, a->rank_first, 0),
+                                    .c = tensor_matrix(*out)};
+    enum status status = tensor_convert(*out, base, 1, e);
     if (status == STATUS_OK) status = device_gemm(m->space->device, &delta, e);
     if (status == STATUS_OK && a->magnitude) status = scale_rows_to(*out, a, e);
     tensor_release(base);

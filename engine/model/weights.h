@@ -1,14 +1,14 @@
-/* weights.h - parameters between files and device memory, through one bounded host buffer.
+/* weights.h - parameters between files and device memory, through bounded host buffers.
  *
- * Nothing here needs more host memory than that buffer, however large the model is. */
+ * Nothing here needs more host memory than those, however large the model is. */
 #ifndef PLIMSOLL_ENGINE_MODEL_WEIGHTS_H
 #define PLIMSOLL_ENGINE_MODEL_WEIGHTS_H
 
 #include "engine/io/safetensors.h"
 #include "engine/model/model.h"
 
-/* One whole tensor between a file and the device, converted to the dtype of where it goes (f32 or
- * bf16); as many elements on both sides. */
+/* One whole tensor between a file and the device, converted to the dtype of where it goes; as many
+ * elements on both sides. */
 enum status weights_read_tensor(const struct st_tensor *t, struct tensor *to, struct err *e);
 enum status weights_write_tensor(const struct tensor *t, enum st_dtype dtype, struct st_writer *w,
                                  struct err *e);

@@ -4,18 +4,23 @@
  * Without q/k norm the rotation happens in place in the projection's own buffer: nothing else needs
  * the unrotated values (the projection's backward reads its input, not its output). With q/k norm
  * the normalised q and k get a buffer of their own, because the norm's backward needs what was
- * normalised. */
+ * normalised; that buffer is not kept but made again in backward. */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
 
-enum { SAVED_QKV, SAVED_QK, SAVED_RSTD, SAVED_OUT, SAVED_LSE };
+enum { SAVED_QKV, SAVED_RSTD, SAVED_OUT, SAVED_LSE };
 enum { INPUT_QKV, INPUT_Q_WEIGHT, INPUT_K_WEIGHT };
 
 struct attention_extra {
     const struct attention_options *options;
     const struct documents *documents;
 };
+
+/* The element of the first row at this column. */
+static void *column(const struct tensor *t, int64_t first) {
+    return tensor_matrix_at(t, 0, first).data;
+}
 
 static int64_t q_columns(const struct attention_options *o) {
     return o->heads * o->head_dim;
@@ -33,8 +38,9 @@ static enum status rotate(struct tape *tape, const struct attention_extra *extra
                                    .heads = o->heads + o->kv_heads,
                                    .head_dim = o->head_dim,
                                    .rotary = o->rotary_dim,
-                                   .x = tensor_f32(t),
-                                   .ld = t->cols,
+                                   .dtype = t->dtype,
+                                   .x = t->data,
+                                   .ld = t->ld,
                                    .positions = tensor_i32(extra->documents->positions),
                                    .inv_freq = tensor_f32(o->inv_freq),
                                    .scale = o->rope_scale,
@@ -62,13 +68,14 @@ static enum status normalise(struct tape *tape, const struct attention_options *
         const struct rmsnorm_args args = {.tokens = qkv->rows,
                                           .groups = p.heads,
                                           .width = o->head_dim,
-                                          .x = tensor_f32(qkv) + p.column,
-                                          .ld_x = qkv->cols,
+                                          .dtype = qkv->dtype,
+                                          .x = column(qkv, p.column),
+                                          .ld_x = qkv->ld,
                                           .weight = tensor_f32(p.weight),
                                           .weight_offset = o->norm.offset,
                                           .eps = o->norm.eps,
-                                          .y = tensor_f32(qk) + p.column,
-                                          .ld_y = qk->cols,
+                                          .y = column(qk, p.column),
+                                          .ld_y = qk->ld,
                                           .rstd = tensor_f32(rstd) + p.rstd};
         TRY(device_rmsnorm(tape->space->device, &args, e));
     }
@@ -90,20 +97,31 @@ static enum status normalise_backward(struct tape *tape, const struct attention_
         const struct rmsnorm_backward_args args = {.tokens = qkv->rows,
                                                    .groups = p.heads,
                                                    .width = o->head_dim,
-                                                   .x = tensor_f32(qkv) + p.column,
-                                                   .ld_x = qkv->cols,
+                                                   .dtype = qkv->dtype,
+                                                   .x = column(qkv, p.column),
+                                                   .ld_x = qkv->ld,
                                                    .weight = tensor_f32(p.weight),
                                                    .weight_offset = o->norm.offset,
                                                    .rstd =
                                                        tensor_f32(node->saved[SAVED_RSTD]) + p.rstd,
-                                                   .dy = tensor_f32(dqk) + p.column,
-                                                   .ld_dy = dqk->cols,
-                                                   .dx = tensor_f32(dqkv) + p.column,
-                                                   .ld_dx = dqkv->cols,
+                                                   .dy = column(dqk, p.column),
+                                                   .ld_dy = dqk->ld,
+                                                   .dx = column(dqkv, p.column),
+                                                   .ld_dx = dqkv->ld,
                                                    .dweight = dweight ? tensor_f32(dweight) : NULL};
         TRY(device_rmsnorm_backward(tape->space->device, &args, e));
     }
     return STATUS_OK;
+}
+
+/* The normalised and rotated q and k in a buffer of their own; rstd is filled. */
+static enum status make_qk(struct tape *tape, const struct attention_extra *extra,
+                           const struct tensor *qkv, const struct tensor *rstd, struct tensor **qk,
+                           struct err *e) {
+    const struct attention_options *const o = extra->options;
+    TRY(tensor_activation(tape->space, qkv->rows, qk_columns(o), 0, qk, e));
+    TRY(normalise(tape, o, qkv, *qk, rstd, e));
+    return rotate(tape, extra, *qk, false, e);
 }
 
 /* What attention reads: q and k from qk (which is qkv itself without q/k norm), v from qkv. */
@@ -121,89 +139,121 @@ static struct attention_args arguments(const struct attention_extra *extra,
                                    .scale = o->scale,
                                    .softcap = o->softcap,
                                    .window = o->window,
-                                   .q = tensor_f32(qk),
-                                   .k = tensor_f32(qk) + q_columns(o),
-                                   .v = tensor_f32(qkv) + qk_columns(o),
-                                   .ld_q = qk->cols,
-                                   .ld_k = qk->cols,
-                                   .ld_v = qkv->cols,
-                                   .out = tensor_f32(out),
+                                   .dtype = qkv->dtype,
+                                   .q = qk->data,
+                                   .k = column(qk, q_columns(o)),
+                                   .v = column(qkv, qk_columns(o)),
+                                   .ld_q = qk->ld,
+                                   .ld_k = qk->ld,
+                                   .ld_v = qkv->ld,
+                                   .out = out->data,
+                                   .ld_out = out->ld,
                                    .lse = tensor_f32(lse)};
+}
+
+/* Memory that one call of the device wants; *out stays NULL where it wants none. */
+static enum status take_scratch(struct tape *tape, struct attention_args *args, bool backward,
+                                struct tensor **out, struct err *e) {
+    const int64_t bytes = device_attention_scratch(tape->space->device, args, backward);
+    if (bytes == 0) return STATUS_OK;
+    TRY(tensor_new(tape->space, DTYPE_F32, 1, (bytes + 3) / 4, CATEGORY_WORKSPACE, out, e));
+    args->scratch = (*out)->data;
+    return STATUS_OK;
+}
+
+/* Where q and k are read, where their gradients go, and where that of v goes. */
+struct backward_call {
+    const struct tensor *qk, *dqk, *dqkv;
+};
+
+static enum status call_backward(struct tape *tape, const struct attention_extra *extra,
+                                 const struct node *node, const struct backward_call *call,
+                                 struct err *e) {
+    const struct attention_options *const o = extra->options;
+    const struct tensor *const dy = node->gradient, *const dqk = call->dqk,
+                               *const dqkv = call->dqkv;
+    struct tensor *scratch = NULL;
+    struct attention_backward_args args = {.forward = arguments(extra, node->saved[SAVED_QKV],
+                                                                call->qk, node->saved[SAVED_OUT],
+                                                                node->saved[SAVED_LSE]),
+                                           .dout = dy->data,
+                                           .ld_dout = dy->ld,
+                                           .dq = dqk->data,
+                                           .dk = column(dqk, q_columns(o)),
+                                           .dv = column(dqkv, qk_columns(o)),
+                                           .ld_dq = dqk->ld,
+                                           .ld_dk = dqk->ld,
+                                           .ld_dv = dqkv->ld};
+    TRY(take_scratch(tape, &args.forward, true, &scratch, e));
+    const enum status status = device_attention_backward(tape->space->device, &args, e);
+    tensor_release(scratch);
+    return status;
 }
 
 static enum status attention_backward(struct tape *tape, struct node *node, struct err *e) {
     struct attention_extra extra;
     memcpy(&extra, node->extra, sizeof extra);
     const struct attention_options *const o = extra.options;
-    const struct tensor *const qkv = node->saved[SAVED_QKV];
-    const struct tensor *const qk = node->saved[SAVED_QK] ? node->saved[SAVED_QK] : qkv;
-    struct tensor *dqkv = NULL, *dqk = NULL, *delta = NULL;
+    struct tensor *const qkv = node->saved[SAVED_QKV];
+    struct tensor *qk = NULL, *dqkv = NULL, *dqk = NULL;
     enum status status = STATUS_OK;
-    GUARD(tensor_new(tape->space, DTYPE_F32, qkv->rows, qkv->cols, CATEGORY_ACTIVATIONS, &dqkv, e));
-    if (qk == qkv) {
-        dqk = tensor_retain(dqkv);
-    } else {
-        GUARD(
-            tensor_new(tape->space, DTYPE_F32, qk->rows, qk->cols, CATEGORY_ACTIVATIONS, &dqk, e));
-    }
-    GUARD(tensor_new(tape->space, DTYPE_F32, o->heads, qkv->rows, CATEGORY_WORKSPACE, &delta, e));
-    const struct attention_backward_args args = {
-        .forward = arguments(&extra, qkv, qk, node->saved[SAVED_OUT], node->saved[SAVED_LSE]),
-        .dout = tensor_f32(node->gradient),
-        .dq = tensor_f32(dqk),
-        .dk = tensor_f32(dqk) + q_columns(o),
-        .dv = tensor_f32(dqkv) + qk_columns(o),
-        .ld_dq = dqk->cols,
-        .ld_dk = dqk->cols,
-        .ld_dv = dqkv->cols,
-        .delta = tensor_f32(delta)};
-    GUARD(device_attention_backward(tape->space->device, &args, e));
-    GUARD(rotate(tape, &extra, dqk, true, e));
-    if (qk != qkv) GUARD(normalise_backward(tape, o, node, dqk, dqkv, e));
+    if (o->q_weight) GUARD(make_qk(tape, &extra, qkv, node->saved[SAVED_RSTD], &qk, e));
+    GUARD(tensor_activation(tape->space, qkv->rows, qkv->cols, node->inputs[INPUT_QKV]->tail, &dqkv,
+                            e));
+    if (qk) GUARD(tensor_activation(tape->space, qk->rows, qk->cols, 0, &dqk, e));
+    const struct backward_call call = {qk ? qk : qkv, dqk ? dqk : dqkv, dqkv};
+    GUARD(call_backward(tape, &extra, node, &call, e));
+    tensor_drop(&qk);
+    GUARD(rotate(tape, &extra, dqk ? dqk : dqkv, true, e));
+    if (dqk) GUARD(normalise_backward(tape, o, node, dqk, dqkv, e));
     GUARD(gradient_add(node->inputs[INPUT_QKV], dqkv, e));
 done:
+    tensor_release(qk);
     tensor_release(dqkv);
     tensor_release(dqk);
-    tensor_release(delta);
     return status;
+}
+
+static void record(struct tape *tape, const struct attention_extra *extra, struct tensor *qkv,
+                   struct tensor *out, struct tensor *rstd, struct tensor *lse) {
+    const struct attention_options *const o = extra->options;
+    struct tensor *const inputs[] = {qkv, o->q_weight, o->k_weight};
+    if (!tape_records(tape, inputs, 3)) return;
+    tensor_want_gradient(qkv); /* q/k norm weights may be the only thing trained below */
+    struct node *const node = tape_push(tape, attention_backward, out);
+    node_input(node, INPUT_QKV, qkv);
+    node_input(node, INPUT_Q_WEIGHT, o->q_weight);
+    node_input(node, INPUT_K_WEIGHT, o->k_weight);
+    node_save(node, SAVED_QKV, qkv);
+    node_save(node, SAVED_RSTD, rstd);
+    node_save(node, SAVED_OUT, out);
+    node_save(node, SAVED_LSE, lse);
+    memcpy(node->extra, extra, sizeof *extra);
 }
 
 enum status op_attention(struct tape *tape, struct tensor *qkv,
                          const struct attention_options *options, const struct documents *documents,
                          struct tensor **out, struct err *e) {
     const struct attention_extra extra = {.options = options, .documents = documents};
-    const int64_t tokens = qkv->rows;
-    struct tensor *qk = NULL, *rstd = NULL, *lse = NULL;
+    const int64_t tokens = qkv->rows, heads = options->heads + options->kv_heads;
+    struct tensor_space *const space = tape->space;
+    struct tensor *qk = NULL, *rstd = NULL, *lse = NULL, *scratch = NULL;
     enum status status = STATUS_OK;
-    GUARD(tensor_new(tape->space, DTYPE_F32, tokens, q_columns(options), CATEGORY_ACTIVATIONS, out,
-                     e));
-    GUARD(
-        tensor_new(tape->space, DTYPE_F32, options->heads, tokens, CATEGORY_ACTIVATIONS, &lse, e));
+    ASSERT(!qkv->recipe); /* it is rotated in place */
+    GUARD(tensor_activation(space, tokens, q_columns(options), options->tail, out, e));
+    GUARD(tensor_new(space, DTYPE_F32, options->heads, tokens, CATEGORY_ACTIVATIONS, &lse, e));
     if (options->q_weight) {
-        const int64_t heads = options->heads + options->kv_heads;
-        GUARD(tensor_new(tape->space, DTYPE_F32, tokens, qk_columns(options), CATEGORY_ACTIVATIONS,
-                         &qk, e));
-        GUARD(
-            tensor_new(tape->space, DTYPE_F32, 1, tokens * heads, CATEGORY_ACTIVATIONS, &rstd, e));
-        GUARD(normalise(tape, options, qkv, qk, rstd, e));
+        GUARD(tensor_new(space, DTYPE_F32, 1, tokens * heads, CATEGORY_ACTIVATIONS, &rstd, e));
+        GUARD(make_qk(tape, &extra, qkv, rstd, &qk, e));
+    } else {
+        GUARD(rotate(tape, &extra, qkv, false, e));
     }
-    GUARD(rotate(tape, &extra, qk ? qk : qkv, false, e));
-    const struct attention_args args = arguments(&extra, qkv, qk ? qk : qkv, *out, lse);
-    GUARD(device_attention(tape->space->device, &args, e));
-    struct tensor *const inputs[] = {qkv, options->q_weight, options->k_weight};
-    if (!tape_records(tape, inputs, 3)) goto done;
-    tensor_want_gradient(qkv); /* q/k norm weights may be the only thing trained below */
-    struct node *const node = tape_push(tape, attention_backward, *out);
-    node_input(node, INPUT_QKV, qkv);
-    node_input(node, INPUT_Q_WEIGHT, options->q_weight);
-    node_input(node, INPUT_K_WEIGHT, options->k_weight);
-    node_save(node, SAVED_QKV, qkv);
-    node_save(node, SAVED_QK, qk);
-    node_save(node, SAVED_RSTD, rstd);
-    node_save(node, SAVED_OUT, *out);
-    node_save(node, SAVED_LSE, lse);
-    memcpy(node->extra, &extra, sizeof extra);
+    struct attention_args args = arguments(&extra, qkv, qk ? qk : qkv, *out, lse);
+    GUARD(take_scratch(tape, &args, false, &scratch, e));
+    GUARD(device_attention(space->device, &args, e));
+    record(tape, &extra, qkv, *out, rstd, lse);
 done:
+    tensor_release(scratch);
     tensor_release(qk);
     tensor_release(rstd);
     tensor_release(lse);

@@ -1,10 +1,11 @@
-/* op_basic.c - embedding, norm, sum and gated unit: operations whose backward is one call to the
- * device.
+/* op_basic.c - embedding, sum and gated unit: operations whose backward is one call to the device.
  *
  * They read as a pair each: the backward stands right above its forward. */
 #include "engine/tensor/ops.h"
 
 #include <string.h>
+
+#include "engine/tensor/internal.h"
 
 struct embedding_extra {
     float scale;
@@ -18,12 +19,14 @@ static enum status embedding_backward(struct tape *tape, struct node *node, stru
     bool accumulate = false;
     TRY(gradient_target(node->inputs[0], &value, &accumulate, e));
     if (!accumulate) TRY(tensor_fill_zero(value, e));
-    const struct tensor *const ids = node->saved[0];
+    const struct tensor *const ids = node->saved[0], *const dy = node->gradient;
     const struct embedding_backward_args args = {.tokens = ids->cols,
                                                  .channels = value->cols,
                                                  .vocab = extra.vocab,
                                                  .ids = tensor_i32(ids),
-                                                 .dout = tensor_f32(node->gradient),
+                                                 .dtype = dy->dtype,
+                                                 .dout = dy->data,
+                                                 .ld_dout = dy->ld,
                                                  .scale = extra.scale,
                                                  .dtable = tensor_f32(value)};
     return device_embedding_backward(tape->space->device, &args, e);
@@ -32,7 +35,8 @@ static enum status embedding_backward(struct tape *tape, struct node *node, stru
 enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
                          struct tensor **out, struct err *e) {
     struct tensor *y = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, ids->cols, table->cols, CATEGORY_ACTIVATIONS, &y, e));
+    TRY(tensor_activation(tape->space, ids->cols, table->cols, 0, &y, e));
+    ASSERT(table->ld == table->cols);
     const struct embedding_args args = {.tokens = ids->cols,
                                         .channels = table->cols,
                                         .vocab = table->rows,
@@ -40,7 +44,9 @@ enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *t
                                         .table = table->data,
                                         .table_dtype = table->dtype,
                                         .scale = scale,
-                                        .out = tensor_f32(y)};
+                                        .dtype = y->dtype,
+                                        .out = y->data,
+                                        .ld_out = y->ld};
     *out = y;
     TRY(device_embedding(tape->space->device, &args, e));
     if (!tape_records(tape, &table, 1)) return STATUS_OK;
@@ -52,77 +58,6 @@ enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *t
     return STATUS_OK;
 }
 
-static enum status rmsnorm_backward(struct tape *tape, struct node *node, struct err *e) {
-    struct norm_options options;
-    memcpy(&options, node->extra, sizeof options);
-    const struct tensor *const x = node->saved[0], *const weight = node->saved[1],
-                               *const rstd = node->saved[2];
-    struct tensor *dx = NULL, *dweight = NULL, *scratch = NULL;
-    bool accumulate = false, accumulate_weight = false;
-    if (node->inputs[1]) {
-        TRY(gradient_target(node->inputs[1], &dweight, &accumulate_weight, e));
-        if (!accumulate_weight) TRY(tensor_fill_zero(dweight, e));
-    }
-    if (node->inputs[0]) {
-        TRY(gradient_target(node->inputs[0], &dx, &accumulate, e));
-    } else {
-        /* Only the weight is trained (the first layer under a frozen embedding): dx has to go
-         * somewhere. */
-        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &scratch,
-                       e));
-        dx = scratch;
-    }
-    const struct rmsnorm_backward_args args = {.tokens = x->rows,
-                                               .groups = 1,
-                                               .width = x->cols,
-                                               .x = tensor_f32(x),
-                                               .ld_x = x->cols,
-                                               .weight = tensor_f32(weight),
-                                               .weight_offset = options.offset,
-                                               .rstd = tensor_f32(rstd),
-                                               .dy = tensor_f32(node->gradient),
-                                               .ld_dy = x->cols,
-                                               .dx = tensor_f32(dx),
-                                               .ld_dx = x->cols,
-                                               .accumulate = accumulate,
-                                               .dweight = dweight ? tensor_f32(dweight) : NULL};
-    const enum status status = device_rmsnorm_backward(tape->space->device, &args, e);
-    tensor_release(scratch);
-    return status;
-}
-
-enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight,
-                       struct norm_options options, struct tensor **out, struct err *e) {
-    struct tensor *y = NULL, *rstd = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &y, e));
-    *out = y;
-    TRY(tensor_new(tape->space, DTYPE_F32, 1, x->rows, CATEGORY_ACTIVATIONS, &rstd, e));
-    const struct rmsnorm_args args = {.tokens = x->rows,
-                                      .groups = 1,
-                                      .width = x->cols,
-                                      .x = tensor_f32(x),
-                                      .ld_x = x->cols,
-                                      .weight = tensor_f32(weight),
-                                      .weight_offset = options.offset,
-                                      .eps = options.eps,
-                                      .y = tensor_f32(y),
-                                      .ld_y = x->cols,
-                                      .rstd = tensor_f32(rstd)};
-    const enum status status = device_rmsnorm(tape->space->device, &args, e);
-    struct tensor *const inputs[] = {x, weight};
-    if (status == STATUS_OK && tape_records(tape, inputs, 2)) {
-        struct node *const node = tape_push(tape, rmsnorm_backward, y);
-        node_input(node, 0, x);
-        node_input(node, 1, weight);
-        node_save(node, 0, x);
-        node_save(node, 1, weight);
-        node_save(node, 2, rstd);
-        memcpy(node->extra, &options, sizeof options);
-    }
-    tensor_release(rstd);
-    return status;
-}
-
 static enum status add_backward(struct tape *tape, struct node *node, struct err *e) {
     (void)tape;
     for (int i = 0; i < 2; i++) {
@@ -131,57 +66,94 @@ static enum status add_backward(struct tape *tape, struct node *node, struct err
     return STATUS_OK;
 }
 
+void record_sum(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor *sum) {
+    /* The gradient of the sum becomes that of both addends, by reference: it needs their tails. */
+    tensor_want_tail(sum, a->gradient_tail);
+    tensor_want_tail(sum, b->gradient_tail);
+    struct tensor *const inputs[] = {a, b};
+    if (!tape_records(tape, inputs, 2)) return;
+    struct node *const node = tape_push(tape, add_backward, sum);
+    node_input(node, 0, a);
+    node_input(node, 1, b);
+}
+
 enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out,
                    struct err *e) {
     ASSERT(a->rows == b->rows && a->cols == b->cols);
     struct tensor *y = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, a->rows, a->cols, CATEGORY_ACTIVATIONS, &y, e));
+    TRY(tensor_activation(tape->space, a->rows, a->cols, 0, &y, e));
     *out = y;
-    const struct add_args args = {
-        .count = tensor_count(y), .a = tensor_f32(a), .b = tensor_f32(b), .out = tensor_f32(y)};
+    const struct add_args args = {.rows = y->rows,
+                                  .cols = y->cols,
+                                  .dtype = y->dtype,
+                                  .a = a->data,
+                                  .ld_a = a->ld,
+                                  .b = b->data,
+                                  .ld_b = b->ld,
+                                  .out = y->data,
+                                  .ld_out = y->ld};
     TRY(device_add(tape->space->device, &args, e));
-    struct tensor *const inputs[] = {a, b};
-    if (!tape_records(tape, inputs, 2)) return STATUS_OK;
-    struct node *const node = tape_push(tape, add_backward, y);
-    node_input(node, 0, a);
-    node_input(node, 1, b);
+    record_sum(tape, a, b, y);
     return STATUS_OK;
 }
 
 static enum status glu_backward(struct tape *tape, struct node *node, struct err *e) {
     enum activation activation;
     memcpy(&activation, node->extra, sizeof activation);
-    struct tensor *const x = node->saved[0];
-    struct tensor *dx = NULL;
-    if (x->references == 1) {
+    struct tensor *x = NULL, *dx = NULL;
+    const int64_t tail = node->inputs[0]->tail;
+    TRY(node_saved(node, 0, &x, e));
+    if (x->references == 1 && tensor_tail(x) >= tail) {
         dx = tensor_retain(x); /* nobody else looks at it again: the gradient takes its place */
     } else {
-        TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols, CATEGORY_ACTIVATIONS, &dx, e));
+        TRY(tensor_activation(tape->space, x->rows, x->cols, tail, &dx, e));
     }
     const struct glu_backward_args args = {.tokens = x->rows,
                                            .width = x->cols / 2,
                                            .activation = activation,
-                                           .gate_up = tensor_f32(x),
-                                           .dout = tensor_f32(node->gradient),
-                                           .dgate_up = tensor_f32(dx)};
+                                           .dtype = x->dtype,
+                                           .gate_up = x->data,
+                                           .ld_gate_up = x->ld,
+                                           .dout = node->gradient->data,
+                                           .ld_dout = node->gradient->ld,
+                                           .dgate_up = dx->data,
+                                           .ld_dgate_up = dx->ld};
     enum status status = device_glu_backward(tape->space->device, &args, e);
     if (status == STATUS_OK) status = gradient_add(node->inputs[0], dx, e);
     tensor_release(dx);
     return status;
 }
 
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation,
+static enum status run_glu(const struct tensor *x, enum activation activation,
+                           const struct tensor *y, struct err *e) {
+    const struct glu_args args = {.tokens = x->rows,
+                                  .width = y->cols,
+                                  .activation = activation,
+                                  .dtype = x->dtype,
+                                  .gate_up = x->data,
+                                  .ld_gate_up = x->ld,
+                                  .out = y->data,
+                                  .ld_out = y->ld};
+    return device_glu(x->space->device, &args, e);
+}
+
+static enum status make_glu_again(const struct recipe *recipe, struct tensor *into, struct err *e) {
+    enum activation activation;
+    memcpy(&activation, recipe->extra, sizeof activation);
+    return run_glu(recipe->from[0], activation, into, e);
+}
+
+enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, int64_t tail,
                    struct tensor **out, struct err *e) {
     ASSERT(x->cols % 2 == 0);
     struct tensor *y = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, x->cols / 2, CATEGORY_ACTIVATIONS, &y, e));
+    TRY(tensor_activation(tape->space, x->rows, x->cols / 2, tail, &y, e));
     *out = y;
-    const struct glu_args args = {.tokens = x->rows,
-                                  .width = x->cols / 2,
-                                  .activation = activation,
-                                  .gate_up = tensor_f32(x),
-                                  .out = tensor_f32(y)};
-    TRY(device_glu(tape->space->device, &args, e));
+    TRY(run_glu(x, activation, y, e));
+    if (!tape->recording) return STATUS_OK;
+    struct recipe *const recipe = recipe_attach(y, &x, 1);
+    recipe->make = make_glu_again;
+    memcpy(recipe->extra, &activation, sizeof activation);
     if (!tape_records(tape, &x, 1)) return STATUS_OK;
     struct node *const node = tape_push(tape, glu_backward, y);
     node_input(node, 0, x);

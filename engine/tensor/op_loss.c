@@ -17,13 +17,15 @@ static enum status loss_backward(struct tape *tape, struct node *node, struct er
     const struct tensor *const dh = node->saved[SAVED_GRADIENT];
     struct gradient *const target = node->inputs[0];
     struct tensor *dx = NULL;
-    TRY(tensor_new(tape->space, DTYPE_F32, target->rows, target->cols, CATEGORY_ACTIVATIONS, &dx,
-                   e));
+    TRY(tensor_activation(tape->space, target->rows, target->cols, target->tail, &dx, e));
     const struct rows_args args = {.rows = dh->rows,
                                    .width = dh->cols,
+                                   .dtype = dh->dtype,
                                    .index = tensor_i32(node->saved[SAVED_INDEX]),
-                                   .src = tensor_f32(dh),
-                                   .dst = tensor_f32(dx)};
+                                   .src = dh->data,
+                                   .ld_src = dh->ld,
+                                   .dst = dx->data,
+                                   .ld_dst = dx->ld};
     enum status status = tensor_fill_zero(dx, e);
     if (status == STATUS_OK) status = device_scatter_rows(tape->space->device, &args, e);
     if (status == STATUS_OK) status = gradient_add(target, dx, e);
@@ -50,7 +52,7 @@ static enum status chunk_logits(struct device *device, const struct tensor *h,
                                    .k = head->cols,
                                    .alpha = 1,
                                    .trans_b = true,
-                                   .a = {tensor_f32(h) + first * h->cols, DTYPE_F32, h->cols},
+                                   .a = tensor_matrix_at(h, first, 0),
                                    .b = tensor_matrix(head),
                                    .c = tensor_matrix(logits)};
     return device_gemm(device, &args, e);
@@ -61,30 +63,28 @@ static enum status chunk_backward(struct device *device, const struct head *w, i
     struct tensor *const head = w->options->head;
     const int64_t channels = head->cols;
     if (w->dh) {
-        const struct gemm_args to_h = {
-            .m = count,
-            .n = channels,
-            .k = head->rows,
-            .alpha = 1,
-            .a = tensor_matrix(w->logits),
-            .b = tensor_matrix(head),
-            .c = {tensor_f32(w->dh) + first * channels, DTYPE_F32, channels}};
+        const struct gemm_args to_h = {.m = count,
+                                       .n = channels,
+                                       .k = head->rows,
+                                       .alpha = 1,
+                                       .a = tensor_matrix(w->logits),
+                                       .b = tensor_matrix(head),
+                                       .c = tensor_matrix_at(w->dh, first, 0)};
         TRY(device_gemm(device, &to_h, e));
     }
     if (!head->gradient) return STATUS_OK;
     struct tensor *dhead = NULL;
     bool accumulate = false;
     TRY(gradient_target(head->gradient, &dhead, &accumulate, e));
-    const struct gemm_args to_head = {
-        .m = head->rows,
-        .n = channels,
-        .k = count,
-        .alpha = 1,
-        .beta = accumulate ? 1 : 0,
-        .trans_a = true,
-        .a = tensor_matrix(w->logits),
-        .b = {tensor_f32(w->h) + first * channels, DTYPE_F32, channels},
-        .c = tensor_matrix(dhead)};
+    const struct gemm_args to_head = {.m = head->rows,
+                                      .n = channels,
+                                      .k = count,
+                                      .alpha = 1,
+                                      .beta = accumulate ? 1 : 0,
+                                      .trans_a = true,
+                                      .a = tensor_matrix(w->logits),
+                                      .b = tensor_matrix_at(w->h, first, 0),
+                                      .c = tensor_matrix(dhead)};
     return device_gemm(device, &to_head, e);
 }
 
@@ -95,10 +95,12 @@ static enum status run_chunk(struct tape *tape, const struct head *w, int64_t fi
     TRY(chunk_logits(device, w->h, o->head, first, count, w->logits, e));
     const struct cross_entropy_args loss = {.rows = count,
                                             .vocab = o->head->rows,
-                                            .logits = tensor_f32(w->logits),
+                                            .dtype = w->logits->dtype,
+                                            .logits = w->logits->data,
                                             .labels = tensor_i32(o->labels) + first,
                                             .softcap = o->softcap,
                                             .grad_scale = o->grad_scale,
+                                            .loss_scale = o->loss_scale,
                                             .write_gradient = w->record,
                                             .losses = tensor_f32(w->losses) + first,
                                             .correct = tensor_i32(w->correct) + first};
@@ -120,6 +122,20 @@ static enum status record(struct tape *tape, struct tensor *x, const struct head
     return status;
 }
 
+enum status op_gather_rows(const struct tensor *x, const struct tensor *index, struct tensor **out,
+                           struct err *e) {
+    TRY(tensor_activation(x->space, index->cols, x->cols, 0, out, e));
+    const struct rows_args args = {.rows = index->cols,
+                                   .width = x->cols,
+                                   .dtype = x->dtype,
+                                   .index = tensor_i32(index),
+                                   .src = x->data,
+                                   .ld_src = x->ld,
+                                   .dst = (*out)->data,
+                                   .ld_dst = (*out)->ld};
+    return device_gather_rows(x->space->device, &args, e);
+}
+
 enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_options *options,
                     struct tensor *losses, struct tensor *correct, struct tensor **anchor,
                     struct err *e) {
@@ -132,18 +148,11 @@ enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_optio
                      .record = tape_records(tape, inputs, 2)};
     const int64_t chunk = options->rows < options->chunk_rows ? options->rows : options->chunk_rows;
     enum status status = STATUS_OK;
-    GUARD(tensor_new(space, DTYPE_F32, options->rows, x->cols, CATEGORY_ACTIVATIONS, &w.h, e));
+    GUARD(op_gather_rows(x, options->index, &w.h, e));
     if (w.record && x->gradient) {
-        GUARD(tensor_new(space, DTYPE_F32, options->rows, x->cols, CATEGORY_ACTIVATIONS, &w.dh, e));
+        GUARD(tensor_activation(space, options->rows, x->cols, 0, &w.dh, e));
     }
-    GUARD(tensor_new(space, DTYPE_F32, chunk, options->head->rows, CATEGORY_ACTIVATIONS, &w.logits,
-                     e));
-    const struct rows_args gather = {.rows = options->rows,
-                                     .width = x->cols,
-                                     .index = tensor_i32(options->index),
-                                     .src = tensor_f32(x),
-                                     .dst = tensor_f32(w.h)};
-    GUARD(device_gather_rows(space->device, &gather, e));
+    GUARD(tensor_activation(space, chunk, options->head->rows, 0, &w.logits, e));
     for (int64_t first = 0; first < options->rows; first += chunk) {
         const int64_t left = options->rows - first;
         GUARD(run_chunk(tape, &w, first, left < chunk ? left : chunk, e));
@@ -159,7 +168,6 @@ done:
 enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
                       struct tensor **out, struct err *e) {
     ASSERT(!tape->recording);
-    TRY(tensor_new(tape->space, DTYPE_F32, x->rows, options->head->rows, CATEGORY_ACTIVATIONS, out,
-                   e));
+    TRY(tensor_activation(tape->space, x->rows, options->head->rows, 0, out, e));
     return chunk_logits(tape->space->device, x, options->head, 0, x->rows, *out, e);
 }

@@ -4,30 +4,40 @@
  * Each takes tensors, returns a new tensor in *out (one reference), and records its backward when
  * an input wants a gradient. *out is set as soon as it exists: release it after an error too. T
  * tokens, C channels, H query heads, K key/value heads, D head dimension, F feed-forward size, V
- * vocabulary, R rank. Statuses: STATUS_OOM from the arena, STATUS_DEVICE and STATUS_INTERNAL from
+ * vocabulary, R rank. Activations are of the device's activation dtype. Statuses: STATUS_OOM from the arena, STATUS_DEVICE and STATUS_INTERNAL from
  * the device. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_OPS_H
 #define PLIMSOLL_ENGINE_TENSOR_OPS_H
 
 #include "engine/tensor/tape.h"
 
-/* out[t,:] = scale * table[ids[t],:]. ids [1,T] i32; table [V,C] f32 or bf16; out [T,C] f32. */
+/* out[t,:] = scale * table[ids[t],:]. ids [1,T] i32; table [V,C]; out [T,C]. */
 enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
                          struct tensor **out, struct err *e);
 
-/* out = x / rms(x) * (offset + weight), by rows. x [T,C], weight [1,C]. */
-struct norm_options {
+/* A root-mean-square norm: what it scales by, and the tail that the reader of its result wants. */
+struct norm {
+    struct tensor *weight; /* [1,C] f32 */
     float eps, offset;
+    int64_t tail;
 };
-enum status op_rmsnorm(struct tape *tape, struct tensor *x, struct tensor *weight,
-                       struct norm_options options, struct tensor **out, struct err *e);
+/* out = x / rms(x) * (offset + weight), by rows. x [T,C]. The result has a recipe. */
+enum status op_rmsnorm(struct tape *tape, struct tensor *x, const struct norm *norm,
+                       struct tensor **out, struct err *e);
 
 /* out = a + b. Same shapes. */
 enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor **out,
                    struct err *e);
 
-/* out[t,f] = act(x[t,f]) * x[t,F+f]. x [T,2F], out [T,F]. */
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation,
+/* The two in one pass: sum = a + b, out = norm(sum). */
+struct addends {
+    struct tensor *a, *b;
+};
+enum status op_add_rmsnorm(struct tape *tape, struct addends addends, const struct norm *norm,
+                           struct tensor **sum, struct tensor **out, struct err *e);
+
+/* out[t,f] = act(x[t,f]) * x[t,F+f]. x [T,2F], out [T,F] with a tail. The result has a recipe. */
+enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, int64_t tail,
                    struct tensor **out, struct err *e);
 
 /* A LoRA adapter (Hu et al. 2021) on a range of output rows of a linear layer. */
@@ -35,7 +45,8 @@ struct lora {
     int64_t first_row, rows;  /* of the outputs: one of q, k, v in a packed product, or all */
     int64_t rank_first, rank; /* its rows of lora_a */
     float scaling;            /* alpha/r, or alpha/sqrt(r) (Kalajdzievski 2023) */
-    struct tensor *b;         /* [rows,R] */
+    struct tensor *b;         /* [rows,R]; times scaling where it rides in a tail */
+    struct tensor *b_master;  /* the same in f32 without it; for exporting */
     struct tensor *magnitude; /* [1,rows]: DoRA (Liu et al. 2024), or NULL */
 };
 enum { LINEAR_ADAPTERS_MAX = 3 };
@@ -45,13 +56,20 @@ enum { LINEAR_ADAPTERS_MAX = 3 };
  * and as a constant in backward. Dropout under DoRA acts on what the magnitude scales, not on the
  * base (as in PEFT): with d = dropout(x), y = (x - d) W^T + bias + m/|..| * (d W^T + ..d..). */
 struct linear {
-    struct tensor *weight; /* [N,K] f32 or bf16; wants a gradient when it is trained */
-    struct tensor *bias;   /* [1,N] or NULL */
-    struct tensor *lora_a; /* [sum of ranks, K], all adapters side by side, or NULL */
+    struct tensor *weight;        /* [N,K]; wants a gradient when it is trained */
+    struct tensor *bias;          /* [1,N] of the activations' dtype, or NULL */
+    struct tensor *bias_master;   /* the same in f32; may be the same tensor */
+    struct tensor *lora_a;        /* [sum of ranks, K], all adapters side by side, or NULL */
+    struct tensor *lora_a_master; /* the same in f32; for exporting */
     struct lora adapters[LINEAR_ADAPTERS_MAX];
     int64_t adapter_count;
     float dropout;
     uint64_t stream; /* which random numbers: unique per layer and module */
+    /* Where adapters ride in tails: [N+tail, K+tail], of which weight, lora_a and every
+     * scaling * b are views (op_linear_tail.c); else NULL and 0. */
+    struct tensor *augmented;
+    int64_t tail; /* the ranks of all adapters, padded: what x and dy want behind their rows */
+    int64_t output_tail; /* of y, where its gradient will take its place; else 0 */
 };
 
 /* What random numbers are keyed by, for one micro-batch. */
@@ -71,8 +89,11 @@ struct attention_options {
     int64_t window;
     float rope_scale;
     struct tensor *inv_freq;            /* [1,rotary_dim/2] f32 */
-    struct tensor *q_weight, *k_weight; /* [1,D] or NULL: no q/k norm */
-    struct norm_options norm;
+    struct tensor *q_weight, *k_weight; /* [1,D] f32 or NULL: no q/k norm */
+    struct {
+        float eps, offset;
+    } norm;       /* of q and k */
+    int64_t tail; /* of the result */
 };
 /* The documents of a micro-batch, on the device. */
 struct documents {
@@ -89,14 +110,19 @@ enum status op_attention(struct tape *tape, struct tensor *qkv,
 /* The loss head: only rows with a label are looked at, logits exist for `chunk_rows` rows at a
  * time. */
 struct loss_options {
-    struct tensor *head; /* [V,C] f32 or bf16: lm_head, or the tied embedding */
+    struct tensor *head; /* [V,C]: lm_head, or the tied embedding */
     float softcap;
-    float grad_scale; /* 1 / trained tokens of the global batch */
+    float grad_scale;        /* 1 / trained tokens of the global batch */
+    const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
     int64_t chunk_rows;
     int64_t rows;          /* rows with a label */
     struct tensor *index;  /* [1,rows] i32: which rows of x */
     struct tensor *labels; /* [1,rows] i32 */
 };
+/* out[i,:] = x[index[i],:]. Not differentiable. */
+enum status op_gather_rows(const struct tensor *x, const struct tensor *index, struct tensor **out,
+                           struct err *e);
+
 /* x [T,C]. Fills losses [1,rows] f32 and correct [1,rows] i32 (both given by the caller). While
  * recording, the gradient with respect to x (and head) of grad_scale * sum of losses is computed at
  * once and handed over in backward: *loss is the [1,1] anchor that the walk starts from, NULL when

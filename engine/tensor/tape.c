@@ -11,9 +11,15 @@ void tape_init(struct tape *tape, struct tensor_space *space) {
     *tape = (struct tape){.space = space};
 }
 
+void node_drop(struct node *node, int index) {
+    tensor_drop(&node->saved[index]);
+    recipe_release(node->recipes[index]);
+    node->recipes[index] = NULL;
+}
+
 static void node_clear(struct node *node) {
     for (int i = 0; i < NODE_SAVED_MAX; i++) {
-        tensor_release(node->saved[i]);
+        node_drop(node, i);
     }
     for (int i = 0; i < NODE_INPUTS_MAX; i++) {
         gradient_release(node->inputs[i]);
@@ -61,7 +67,19 @@ void node_input(struct node *node, int index, struct tensor *input) {
 
 void node_save(struct node *node, int index, struct tensor *tensor) {
     ASSERT(index >= 0 && index < NODE_SAVED_MAX);
-    node->saved[index] = tensor ? tensor_retain(tensor) : NULL;
+    if (tensor && tensor->recipe) {
+        node->recipes[index] = recipe_retain(tensor->recipe);
+    } else {
+        node->saved[index] = tensor ? tensor_retain(tensor) : NULL;
+    }
+}
+
+enum status node_saved(struct node *node, int index, struct tensor **out, struct err *e) {
+    if (!node->saved[index] && node->recipes[index]) {
+        TRY(recipe_make(node->recipes[index], &node->saved[index], e));
+    }
+    *out = node->saved[index];
+    return STATUS_OK;
 }
 
 enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
@@ -83,8 +101,11 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
     struct segment segment;
     memcpy(&segment, node->extra, sizeof segment);
     ASSERT(!tape->recording);
+    struct tensor *input = NULL;
+    TRY(node_saved(node, 0, &input, e));
     /* The same bytes under a gradient of their own. */
-    struct tensor *x = tensor_view_rows(node->saved[0], 0, node->saved[0]->rows);
+    struct tensor *x = tensor_view_rows(input, 0, input->rows);
+    if (node->inputs[0]) tensor_want_tail(x, node->inputs[0]->tail);
     if (node->inputs[0]) tensor_want_gradient(x);
     const size_t mark = tape->count;
     struct tensor *out = NULL;

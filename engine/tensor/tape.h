@@ -1,6 +1,8 @@
 /* tape.h - reverse-mode automatic differentiation. An operation's forward function computes its
  * result and, while the tape records, leaves a node: what its backward needs, and nothing else.
- * tape_backward walks the nodes in reverse and frees each saved tensor at its last use.
+ * tape_backward walks the nodes in reverse and frees each saved tensor at its last use. Of a tensor
+ * with a recipe (tensor.h) only the recipe is kept, and the node makes it again when it asks for it:
+ * norms and gated units cost no memory, and no matrix product is ever computed twice for that.
  *
  * Activation checkpointing (Chen et al. 2016) is tape_segment: the segment runs without recording,
  * its input is kept, and it is run again, recording, when the walk comes to it. */
@@ -27,6 +29,7 @@ struct node {
         *gradient; /* of the output, during backward; may be dropped early to free its bytes */
     struct gradient *inputs[NODE_INPUTS_MAX]; /* NULL: that input wants no gradient */
     struct tensor *saved[NODE_SAVED_MAX];
+    struct recipe *recipes[NODE_SAVED_MAX]; /* of what is not in `saved`: see node_saved */
     _Alignas(16) unsigned char extra[NODE_EXTRA_MAX]; /* the operation's own numbers */
 };
 
@@ -53,6 +56,11 @@ bool tape_records(const struct tape *tape, struct tensor *const *inputs, size_t 
 struct node *tape_push(struct tape *tape, node_backward_fn backward, struct tensor *output);
 void node_input(struct node *node, int index, struct tensor *input);
 void node_save(struct node *node, int index, struct tensor *tensor); /* NULL is fine */
+/* What was saved, made again if only its recipe was kept; *out is borrowed from the node, and NULL
+ * if nothing was saved. */
+enum status node_saved(struct node *node, int index, struct tensor **out, struct err *e);
+/* Lets go of it before the node ends. */
+void node_drop(struct node *node, int index);
 
 /* Gradient of sum(seed * output): starts from output's gradient, which must have been set by
  * gradient_add, and empties the tape down to `mark` (0: all of it). */

@@ -39,6 +39,11 @@ static enum status save_state(const struct session *s, const struct trainer_stat
     json_add_i64(json, "step", state->step);
     json_add_i64(json, "updates", s->optimizer.updates);
     json_add_i64(json, "trained_tokens", state->trained_tokens);
+    if (s->optimizer.options.scales_loss) {
+        json_add_number(json, "loss_scale", s->optimizer.scaling.scale);
+        json_add_i64(json, "loss_scale_good", s->optimizer.scaling.good);
+        json_add_i64(json, "skipped_updates", s->optimizer.scaling.skipped);
+    }
     char *path = file_join(folder, "trainer_state.json");
     const enum status status = json_write_file(path, json, e);
     mem_free(path);
@@ -160,9 +165,15 @@ static enum status load_state(struct session *s, const char *folder, struct trai
     cJSON *json = NULL;
     enum status status = json_read_file(path, STATE_BYTES_MAX, &json, e);
     if (status == STATUS_OK) status = json_get_i64(json, "step", &state->step, e);
-    if (status == STATUS_OK) status = json_get_i64(json, "updates", &s->optimizer.updates, e);
+    int64_t updates = 0;
+    struct loss_scaling scaling = {0};
+    if (status == STATUS_OK) status = json_get_i64(json, "updates", &updates, e);
     if (status == STATUS_OK)
         status = json_get_i64(json, "trained_tokens", &state->trained_tokens, e);
+    if (status == STATUS_OK) status = json_get_f64(json, "loss_scale", &scaling.scale, e);
+    if (status == STATUS_OK) status = json_get_i64(json, "loss_scale_good", &scaling.good, e);
+    if (status == STATUS_OK) status = json_get_i64(json, "skipped_updates", &scaling.skipped, e);
+    if (status == STATUS_OK) status = optimizer_resume(&s->optimizer, &scaling, updates, e);
     cJSON_Delete(json);
     mem_free(path);
     return status;

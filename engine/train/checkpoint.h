@@ -5,7 +5,8 @@
  *   adapter_config.json, adapter_model.safetensors   of LoRA, in f32
  *   model.safetensors                                of full fine-tuning, f32 masters
  *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32
- *   trainer_state.json                               {"step","updates","trained_tokens"}
+ *   trainer_state.json                               {"step","updates","trained_tokens"}, of fp16
+ *                                                    also the loss scale
  *   manifest.json                                    sizes and hashes of all of them */
 #ifndef PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H
 #define PLIMSOLL_ENGINE_TRAIN_CHECKPOINT_H

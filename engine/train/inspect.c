@@ -4,6 +4,7 @@
 #include "engine/train/inspect.h"
 
 #include "base/file.h"
+#include "base/str.h"
 #include "engine/model/weights.h"
 #include "engine/train/corpus.h"
 #include "engine/train/generate.h"
@@ -73,23 +74,30 @@ static enum status answer(struct session *s, const char *folder, const char *pro
     return status;
 }
 
-enum status inspect_answer(const char *folder, const char *prompt, const char *adapter, cJSON **out,
-                           struct err *e) {
+/* A GPU speaks in what the model was made in; a processor is fast at f32 everywhere. */
+static enum precision speaking_precision(const struct question *q, const struct model_config *c) {
+    return str_starts_with(q->device, "cuda") && str_equal(c->torch_dtype, "bfloat16")
+               ? PRECISION_BF16
+               : PRECISION_F32;
+}
+
+enum status inspect_answer(const struct question *q, cJSON **out, struct err *e) {
     struct session_options options = {0};
     struct session session = {0};
     struct model_config config;
     struct weights_report report;
     struct str text = {0};
-    const struct session_place place = {.device = "cpu"};
-    const struct session_source source = {.model = folder, .adapter = adapter};
+    const struct session_place place = {.device = q->device};
+    const struct session_source source = {.model = q->model, .adapter = q->adapter};
     enum status status = STATUS_OK;
-    GUARD(model_config_load(&config, folder, e));
-    GUARD(session_options_for(&options, adapter, ANSWER_LENGTH_MAX, e));
+    GUARD(model_config_load(&config, q->model, e));
+    GUARD(session_options_for(&options, q->adapter, speaking_precision(q, &config),
+                              ANSWER_LENGTH_MAX, e));
     GUARD(session_open(&session, &place, &config, &options, e));
     GUARD(session_load(&session, &source, &report, e));
-    GUARD(answer(&session, folder, prompt, &text, e));
+    GUARD(answer(&session, q->model, q->prompt, &text, e));
     *out = cJSON_CreateObject();
-    json_add_string(*out, "prompt", prompt);
+    json_add_string(*out, "prompt", q->prompt);
     json_add_string(*out, "text", str_text(&text));
 done:
     str_release(&text);

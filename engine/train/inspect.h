@@ -13,9 +13,11 @@
  * cJSON_Delete. */
 enum status inspect_model(const char *folder, cJSON **out, struct err *e);
 
-/* {"prompt","text"}: the greedy answer of a model, with an adapter folder or NULL. Caller frees
- * *out. */
-enum status inspect_answer(const char *folder, const char *prompt, const char *adapter, cJSON **out,
-                           struct err *e);
+/* {"prompt","text"}: the greedy answer of a model, with an adapter folder or NULL, on "cpu" (in
+ * fp32) or "cuda:N" (in bf16 where config.json says so). Caller frees *out. */
+struct question {
+    const char *model, *prompt, *adapter, *device;
+};
+enum status inspect_answer(const struct question *q, cJSON **out, struct err *e);
 
 #endif

@@ -1,81 +1,187 @@
-/* optimizer.c - one norm, one clip, two AdamW calls: the decayed part of the flat buffer and the
- * rest.
+/* optimizer.c - one norm, one clip, one AdamW call a range of the flat buffers.
  *
- * The only value that comes back to the host is the norm: for the report, and to stop at NaN. */
+ * The host learns of a gradient that is not finite only after the update was asked for: the clip
+ * coefficient is then not finite either, and the device changes nothing by it. */
 #include "engine/train/optimizer.h"
 
 #include <math.h>
+#include <string.h>
+
+/* Words of `numbers`, eight bytes each. The first are zeroed before every step. */
+enum {
+    NUMBER_LOSS,                 /* f64 */
+    NUMBER_CORRECT,              /* f64 */
+    NUMBER_SQUARES,              /* f64 */
+    NUMBER_ZEROED,               /* how many of them */
+    NUMBER_NORM = NUMBER_ZEROED, /* f32, like the rest */
+    NUMBER_COEFFICIENT,
+    NUMBER_SCALE,
+    NUMBER_COUNT
+};
+
+/* As torch.amp.GradScaler has them; SCALE_MIN: a gradient that overflows even there is not small. */
+#define SCALE_FIRST 65536.0
+#define SCALE_MIN 1.0
+enum { SCALE_GROWTH_UPDATES = 2000 };
+
+static void *number(const struct optimizer *o, int index) {
+    return (char *)o->numbers->data + index * dtype_bytes(DTYPE_I64);
+}
+
+static enum status put_scale(struct optimizer *o, struct err *e) {
+    const float scale = (float)o->scaling.scale;
+    return device_upload(o->model->space->device, number(o, NUMBER_SCALE), &scale, sizeof scale, e);
+}
 
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e) {
-    *o = (struct optimizer){.options = *options, .model = m};
+    *o = (struct optimizer){.options = *options,
+                            .model = m,
+                            .scaling = {.scale = options->scales_loss ? SCALE_FIRST : 1}};
     struct tensor_space *const space = m->space;
     FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
             "there is nothing to train: the model has no trainable parameter");
-    TRY(tensor_new(space, DTYPE_F32, 1, m->trainable_count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
-    TRY(tensor_new(space, DTYPE_F32, 1, m->trainable_count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e));
-    TRY(tensor_new(space, DTYPE_I64, 1, 1, CATEGORY_OPTIMIZER, &o->sum_squares, e));
-    TRY(tensor_new(space, DTYPE_F32, 1, 1, CATEGORY_OPTIMIZER, &o->norm, e));
-    TRY(tensor_new(space, DTYPE_F32, 1, 1, CATEGORY_OPTIMIZER, &o->coefficient, e));
+    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
+    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e));
+    TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
     TRY(tensor_fill_zero(o->exp_avg, e));
-    return tensor_fill_zero(o->exp_avg_sq, e);
+    TRY(tensor_fill_zero(o->exp_avg_sq, e));
+    TRY(tensor_fill_zero(o->numbers, e));
+    return put_scale(o, e);
 }
 
 void optimizer_release(struct optimizer *o) {
     if (!o) return;
     tensor_drop(&o->exp_avg);
     tensor_drop(&o->exp_avg_sq);
-    tensor_drop(&o->sum_squares);
-    tensor_drop(&o->norm);
-    tensor_drop(&o->coefficient);
+    tensor_drop(&o->numbers);
+}
+
+enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
+                             int64_t updates, struct err *e) {
+    o->updates = updates;
+    if (o->options.scales_loss && scaling->scale > 0) o->scaling = *scaling;
+    return put_scale(o, e);
+}
+
+double *optimizer_totals(const struct optimizer *o) {
+    _Static_assert(NUMBER_CORRECT == NUMBER_LOSS + 1, "the two totals lie side by side");
+    return number(o, NUMBER_LOSS);
+}
+
+const float *optimizer_loss_scale(const struct optimizer *o) {
+    return o->options.scales_loss ? number(o, NUMBER_SCALE) : NULL;
+}
+
+enum status optimizer_zero_totals(struct optimizer *o, struct err *e) {
+    return device_fill_zero(o->model->space->device, o->numbers->data,
+                            NUMBER_ZEROED * dtype_bytes(DTYPE_I64), e);
+}
+
+enum status optimizer_read_totals(const struct optimizer *o, double *loss, int64_t *correct,
+                                  struct err *e) {
+    double totals[2];
+    TRY(device_download(o->model->space->device, totals, optimizer_totals(o), sizeof totals, e));
+    *loss = totals[0];
+    *correct = (int64_t)totals[1];
+    return STATUS_OK;
 }
 
 enum status optimizer_zero_grad(struct optimizer *o, struct err *e) {
+    TRY(optimizer_zero_totals(o, e));
     return tensor_fill_zero(o->model->gradients, e);
 }
 
-static enum status update(struct optimizer *o, int64_t first, int64_t count, double lr,
-                          double decay, struct err *e) {
-    if (count == 0) return STATUS_OK;
+static void *at(const struct tensor *t, int64_t first) {
+    return (char *)t->data + first * dtype_bytes(t->dtype);
+}
+
+static enum status update(const struct optimizer *o, const struct flat_range *r, double lr,
+                          struct err *e) {
     const struct model *const m = o->model;
-    const struct adamw_args args = {.count = count,
-                                    .param = tensor_f32(m->flat) + first,
-                                    .grad = tensor_f32(m->gradients) + first,
-                                    .m = tensor_f32(o->exp_avg) + first,
-                                    .v = tensor_f32(o->exp_avg_sq) + first,
-                                    .grad_scale = tensor_f32(o->coefficient),
-                                    .lr = lr,
-                                    .beta1 = o->options.beta1,
-                                    .beta2 = o->options.beta2,
-                                    .eps = o->options.eps,
-                                    .weight_decay = decay,
-                                    .step = o->updates};
+    const struct tensor *const params = r->narrow ? m->flat_narrow : m->flat;
+    const struct adamw_args args = {
+        .count = r->count,
+        .param_dtype = params->dtype,
+        .state_dtype = DTYPE_F32,
+        .param = at(params, r->narrow ? r->first : r->first - m->narrow_count),
+        .grad = at(m->gradients, r->first),
+        .m = at(o->exp_avg, r->first),
+        .v = at(o->exp_avg_sq, r->first),
+        .copy = m->copies && !r->narrow ? at(m->copies, r->first) : NULL,
+        .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
+        .grad_scale = number(o, NUMBER_COEFFICIENT),
+        .lr = lr,
+        .beta1 = o->options.beta1,
+        .beta2 = o->options.beta2,
+        .eps = o->options.eps,
+        .weight_decay = r->decayed ? o->options.weight_decay : 0,
+        .step = o->updates + 1,
+        .seed = o->options.seed};
     return device_adamw(m->space->device, &args, e);
 }
 
-enum status optimizer_step(struct optimizer *o, double learning_rate, double *grad_norm,
-                           struct err *e) {
+static enum status ask(const struct optimizer *o, double learning_rate, struct err *e) {
     struct model *const m = o->model;
     struct device *const device = m->space->device;
     const struct sum_squares_args squares = {
-        .count = m->trainable_count, .x = tensor_f32(m->gradients), .out = o->sum_squares->data};
-    const struct clip_args clip = {.sum_squares = o->sum_squares->data,
+        .count = m->flat_count, .x = tensor_f32(m->gradients), .out = number(o, NUMBER_SQUARES)};
+    const struct clip_args clip = {.sum_squares = number(o, NUMBER_SQUARES),
+                                   .loss_scale = optimizer_loss_scale(o),
                                    .max_norm = (float)o->options.max_grad_norm,
-                                   .norm = tensor_f32(o->norm),
-                                   .coefficient = tensor_f32(o->coefficient)};
-    TRY(tensor_fill_zero(o->sum_squares, e));
+                                   .norm = number(o, NUMBER_NORM),
+                                   .coefficient = number(o, NUMBER_COEFFICIENT)};
     TRY(device_sum_squares(device, &squares, e));
     TRY(device_clip(device, &clip, e));
-    float norm = 0;
-    TRY(tensor_download(o->norm, &norm, e));
-    *grad_norm = norm;
-    FAIL_IF(!isfinite(norm), STATUS_DEVICE,
+    for (int64_t i = 0; i < m->range_count; i++) {
+        TRY(update(o, &m->ranges[i], learning_rate, e));
+    }
+    return model_refresh_tails(m, e);
+}
+
+static double read_f64(const int64_t *words, int index) {
+    double value;
+    memcpy(&value, &words[index], sizeof value);
+    return value;
+}
+
+static double read_f32(const int64_t *words, int index) {
+    float value;
+    memcpy(&value, &words[index], sizeof value);
+    return value;
+}
+
+/* After an overflow, or one more update without. */
+static enum status adapt_scale(struct optimizer *o, bool overflow, struct err *e) {
+    struct loss_scaling *const s = &o->scaling;
+    if (overflow) {
+        s->scale /= 2;
+        s->good = 0;
+        s->skipped++;
+        return put_scale(o, e);
+    }
+    if (++s->good < SCALE_GROWTH_UPDATES) return STATUS_OK;
+    s->scale *= 2;
+    s->good = 0;
+    return put_scale(o, e);
+}
+
+enum status optimizer_step(struct optimizer *o, double learning_rate, struct optimizer_report *r,
+                           struct err *e) {
+    int64_t words[NUMBER_COUNT];
+    *r = (struct optimizer_report){0};
+    TRY(ask(o, learning_rate, e));
+    TRY(tensor_download(o->numbers, words, e));
+    r->loss = read_f64(words, NUMBER_LOSS);
+    r->correct = (int64_t)read_f64(words, NUMBER_CORRECT);
+    r->grad_norm = read_f32(words, NUMBER_NORM);
+    const bool overflow = !isfinite(r->grad_norm);
+    r->skipped = overflow && o->options.scales_loss && o->scaling.scale > SCALE_MIN;
+    FAIL_IF(overflow && !r->skipped, STATUS_DEVICE,
             "the gradient is not finite (norm %f) at update %lld: nothing was changed by it; a "
             "lower learning_rate, or "
             "max_grad_norm, is the usual cure",
-            (double)norm, (long long)o->updates + 1);
-    o->updates++;
-    TRY(update(o, 0, m->decayed_count, learning_rate, o->options.weight_decay, e));
-    TRY(update(o, m->decayed_count, m->trainable_count - m->decayed_count, learning_rate, 0, e));
-    return model_refresh(m, e);
+            r->grad_norm, (long long)o->updates + 1);
+    if (!overflow) o->updates++;
+    return o->options.scales_loss ? adapt_scale(o, overflow, e) : STATUS_OK;
 }

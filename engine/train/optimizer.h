@@ -1,6 +1,9 @@
-/* optimizer.h - AdamW over the model's flat buffer, with clipping by global norm.
+/* optimizer.h - AdamW over the model's flat buffers, with clipping by global norm, and the numbers
+ * of a step.
  *
- * It does not know layers: names and shapes end where the flat buffer begins. */
+ * It does not know layers: names and shapes end where the flat buffers begin. What a step tells the
+ * host (loss, correct, norm) is gathered in a few words of device memory and comes back in one
+ * transfer, the only one that waits for the device. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 #define PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 
@@ -8,27 +11,56 @@
 
 struct optimizer_options {
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
+    uint64_t seed;                                         /* of stochastic rounding */
+    bool scales_loss; /* f16: gradients are multiplied so that they do not vanish */
+};
+
+/* Dynamic loss scaling as torch.amp.GradScaler: doubled after 2000 updates without an overflow;
+ * halved, and the update skipped, after one. */
+struct loss_scaling {
+    double scale; /* 1 where the loss is not scaled */
+    int64_t good; /* updates since the last change */
+    int64_t skipped;
 };
 
 struct optimizer {
     struct optimizer_options options;
     struct model *model;                 /* borrowed */
-    struct tensor *exp_avg, *exp_avg_sq; /* [1, trainable_count] f32 */
-    struct tensor *sum_squares;          /* [1,1] i64 that holds one double */
-    struct tensor *norm, *coefficient;   /* [1,1] f32 */
-    int64_t updates;                     /* done so far */
+    struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32 */
+    struct tensor *numbers;              /* [1, NUMBER_COUNT] i64: words of device memory */
+    struct loss_scaling scaling;
+    int64_t updates; /* done so far */
 };
 
 /* Allocates the states and zeroes them. Release with optimizer_release, also after an error. */
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e);
 void optimizer_release(struct optimizer *o);
+/* Takes up the state of a checkpoint. */
+enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
+                             int64_t updates, struct err *e);
 
-/* Zeroes the gradient buffer: before the first micro-batch of a step. */
+/* Zeroes the gradient buffer and the totals: before the first micro-batch of a step. */
 enum status optimizer_zero_grad(struct optimizer *o, struct err *e);
-/* Norm, clip, update, and refresh of the bf16 copies. *grad_norm is the norm before clipping (0 on
- * a null device). STATUS_DEVICE, and nothing changed, if it is not finite. */
-enum status optimizer_step(struct optimizer *o, double learning_rate, double *grad_norm,
+/* Only the totals: before an evaluation. */
+enum status optimizer_zero_totals(struct optimizer *o, struct err *e);
+/* What was added to them; waits for the device. */
+enum status optimizer_read_totals(const struct optimizer *o, double *loss, int64_t *correct,
+                                  struct err *e);
+/* Where micro-batches add loss and correct: device memory [2]. */
+double *optimizer_totals(const struct optimizer *o);
+/* What losses are multiplied by before backward: a device value, or NULL. */
+const float *optimizer_loss_scale(const struct optimizer *o);
+
+/* What the device said, all zero on a null device. */
+struct optimizer_report {
+    double loss, grad_norm; /* sums of what went into the totals; norm before clipping */
+    int64_t correct;
+    bool skipped; /* f16: the gradient overflowed, nothing was changed, the loss scale is halved */
+};
+/* Norm, clip, update, and refresh of what forward reads; then waits for the device and reports.
+ * STATUS_DEVICE, and nothing changed, if the gradient is not finite (unless it is skipped). */
+enum status optimizer_step(struct optimizer *o, double learning_rate, struct optimizer_report *r,
                            struct err *e);
 
 #endif

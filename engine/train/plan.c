@@ -10,8 +10,10 @@
 #include "base/str.h"
 #include "engine/train/generate.h"
 
-static struct step_options step_of(const struct spec *spec) {
-    return (struct step_options){.checkpointing = spec->gradient_checkpointing,
+static struct step_options step_of(const struct session *s, const struct spec *spec) {
+    return (struct step_options){.loss_scale = optimizer_loss_scale(&s->optimizer),
+                                 .totals = optimizer_totals(&s->optimizer),
+                                 .checkpointing = spec->gradient_checkpointing,
                                  .loss_chunk_rows = spec->loss_chunk_rows,
                                  .seed = (uint64_t)spec->seed,
                                  .grad_scale = 1};
@@ -19,21 +21,21 @@ static struct step_options step_of(const struct spec *spec) {
 
 static enum status train_shape(struct session *s, const struct spec *spec,
                                const struct batch *batch, struct err *e) {
-    const struct step_options options = step_of(spec);
+    const struct step_options options = step_of(s, spec);
     for (int step = 0; step < 2; step++) {
         struct step_sums sums = {0};
-        double norm = 0;
+        struct optimizer_report report;
         TRY(optimizer_zero_grad(&s->optimizer, e));
         TRY(step_train(&s->model, batch, &options, &sums, e));
         arena_enter(s->arena, PHASE_OPTIMIZER);
-        TRY(optimizer_step(&s->optimizer, spec->learning_rate, &norm, e));
+        TRY(optimizer_step(&s->optimizer, spec->learning_rate, &report, e));
     }
     return STATUS_OK;
 }
 
 static enum status eval_shape(struct session *s, const struct spec *spec, const struct batch *batch,
                               struct err *e) {
-    const struct step_options options = step_of(spec);
+    const struct step_options options = step_of(s, spec);
     struct step_sums sums = {0};
     return step_evaluate(&s->model, batch, &options, &sums, NULL, e);
 }

@@ -80,6 +80,16 @@ enum status report_step(struct event_log *log, const struct step_report *r, stru
     return event_write(log, EVENT_STEP, fields, e);
 }
 
+enum status report_skipped(struct event_log *log, const struct loss_scaling *scaling, int64_t step,
+                           struct err *e) {
+    char *text = str_format("the update of step %lld was skipped: its gradient overflowed in fp16; "
+                            "the loss scale is now %.0f, %lld updates were skipped so far",
+                            (long long)step, scaling->scale, (long long)scaling->skipped);
+    const enum status status = report_log(log, "warn", text, e);
+    mem_free(text);
+    return status;
+}
+
 /* Resident bytes of this process, from /proc; 0 where there is none. */
 static int64_t host_used(void) {
     struct str text = {0};
@@ -106,6 +116,9 @@ static cJSON *categories_to_json(const int64_t by_category[CATEGORY_COUNT]) {
 enum status report_memory(struct event_log *log, const struct session *s, int64_t step,
                           const char *phase, struct err *e) {
     struct arena_stats stats;
+    struct device_memory memory = {0};
+    const bool gpu = s->device->kind == DEVICE_CUDA;
+    if (gpu) TRY(device_memory(s->device, &memory, e));
     arena_get_stats(s->arena, &stats);
     cJSON *const fields = cJSON_CreateObject();
     json_add_i64(fields, "step", step);
@@ -119,7 +132,7 @@ enum status report_memory(struct event_log *log, const struct session *s, int64_
     json_add_i64(fields, "largest_free_block", stats.largest_free_block);
     json_add_i64(fields, "capacity", stats.capacity);
     const int64_t host = host_used();
-    json_add_i64(fields, "device_used", host);
+    json_add_i64(fields, "device_used", gpu ? memory.total - memory.free : host);
     json_add_i64(fields, "device_total", s->device->total_bytes);
     json_add_i64(fields, "host_used", host);
     return event_write(log, EVENT_MEMORY, fields, e);

@@ -26,6 +26,9 @@ struct step_report {
     double epoch, loss, grad_norm, learning_rate, seconds;
 };
 enum status report_step(struct event_log *log, const struct step_report *r, struct err *e);
+/* f16: an update was left out because the gradient overflowed. */
+enum status report_skipped(struct event_log *log, const struct loss_scaling *scaling, int64_t step,
+                           struct err *e);
 enum status report_memory(struct event_log *log, const struct session *s, int64_t step,
                           const char *phase, struct err *e);
 enum status report_eval(struct event_log *log, int64_t step, const struct step_sums *sums,

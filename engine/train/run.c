@@ -139,7 +139,9 @@ static enum status prepare(struct run *r, struct err *e) {
 }
 
 static struct step_options step_options_of(const struct run *r, int64_t step, double scale) {
-    return (struct step_options){.checkpointing = r->spec.gradient_checkpointing,
+    return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
+                                 .totals = optimizer_totals(&r->session.optimizer),
+                                 .checkpointing = r->spec.gradient_checkpointing,
                                  .loss_chunk_rows = r->spec.loss_chunk_rows,
                                  .seed = (uint64_t)r->spec.seed,
                                  .step = (uint64_t)step,
@@ -152,7 +154,7 @@ static enum status train_step(struct run *r, struct err *e) {
     struct session *const s = &r->session;
     struct batcher *const b = &r->corpus.batcher;
     struct step_sums sums = {0};
-    double norm = 0;
+    struct optimizer_report update;
     batcher_step(b, step);
     const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
     TRY(optimizer_zero_grad(&s->optimizer, e));
@@ -163,17 +165,18 @@ static enum status train_step(struct run *r, struct err *e) {
     ASSERT(sums.trained == b->step_trained);
     const double rate = schedule_rate(&r->schedule, step);
     arena_enter(s->arena, PHASE_OPTIMIZER);
-    TRY(optimizer_step(&s->optimizer, rate, &norm, e));
+    TRY(optimizer_step(&s->optimizer, rate, &update, e));
+    if (update.skipped) TRY(report_skipped(&r->log, &s->optimizer.scaling, step + 1, e));
     r->state.step++;
     r->state.trained_tokens += sums.trained;
     const struct step_report report = {.step = r->state.step,
                                        .total_steps = r->corpus.total_steps,
                                        .trained_tokens = sums.trained,
                                        .tokens = sums.tokens,
-                                       .correct = sums.correct,
+                                       .correct = update.correct,
                                        .epoch = (double)r->state.step / (double)b->steps_per_epoch,
-                                       .loss = sums.loss / (double)sums.trained,
-                                       .grad_norm = norm,
+                                       .loss = update.loss / (double)sums.trained,
+                                       .grad_norm = update.grad_norm,
                                        .learning_rate = rate,
                                        .seconds = seconds_since(began)};
     TRY(report_step(&r->log, &report, e));
@@ -187,6 +190,7 @@ static enum status evaluate(struct run *r, struct err *e) {
     struct batcher *const b = &r->corpus.eval_batcher;
     const struct step_options options = step_options_of(r, 0, 1);
     struct step_sums sums = {0};
+    TRY(optimizer_zero_totals(&r->session.optimizer, e));
     for (int64_t step = 0; step < b->steps_per_epoch; step++) {
         batcher_step(b, step);
         for (int64_t micro = 0; micro < b->micro_count; micro++) {
@@ -194,6 +198,7 @@ static enum status evaluate(struct run *r, struct err *e) {
             TRY(step_evaluate(&r->session.model, &r->batch, &options, &sums, NULL, e));
         }
     }
+    TRY(optimizer_read_totals(&r->session.optimizer, &sums.loss, &sums.correct, e));
     TRY(report_eval(&r->log, r->state.step, &sums, seconds_since(began), e));
     return report_phase(&r->log, "train", e);
 }
@@ -332,13 +337,16 @@ static cJSON *plan_json(const struct plan *plan, const struct corpus *corpus,
     return json;
 }
 
-/* All of the device's memory, or what the spec allows of it. */
-static enum status capacity_of(const struct spec *spec, int64_t *capacity, struct err *e) {
+/* What a run would have. With memory.cap the device itself need not be there: a plan for a GPU can
+ * be made anywhere. */
+static enum status capacity_of(const struct run *r, int64_t *capacity, struct err *e) {
     struct device *device = NULL;
-    TRY(device_open(&device, spec->device, spec->bf16, e));
-    *capacity = spec->memory.cap ? spec->memory.cap : device->total_bytes;
+    *capacity = r->spec.memory.cap;
+    if (*capacity) return STATUS_OK;
+    TRY(device_open(&device, r->spec.device, &r->options.device, e));
+    const enum status status = session_capacity(device, 0, capacity, e);
     device_close(device);
-    return STATUS_OK;
+    return status;
 }
 
 enum status run_plan(const char *spec_path, cJSON **out, struct err *e) {
@@ -347,7 +355,7 @@ enum status run_plan(const char *spec_path, cJSON **out, struct err *e) {
     enum status status = STATUS_OK;
     GUARD(read_inputs(r, spec_path, e));
     GUARD(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
-    GUARD(capacity_of(&r->spec, &capacity, e));
+    GUARD(capacity_of(r, &capacity, e));
     *out = plan_json(&r->plan, &r->corpus, &r->spec, capacity);
 done:
     run_close(r);

@@ -8,6 +8,9 @@
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
 
+/* What the libraries of a GPU load at their first calls, beside the arena. */
+#define GPU_MARGIN_BYTES (INT64_C(512) << 20)
+
 static void take_targets(struct session_options *o, char *const *items, int64_t count) {
     o->targets = mem_new((size_t)count, sizeof *o->targets);
     for (int64_t i = 0; i < count; i++) {
@@ -29,9 +32,22 @@ static enum status adopt_adapter(struct session_options *o, const char *folder, 
     return status;
 }
 
+static enum precision precision_of(const struct spec *spec) {
+    if (spec->bf16) return PRECISION_BF16;
+    if (spec->fp16) return PRECISION_F16;
+    return spec->tf32 ? PRECISION_TF32 : PRECISION_F32;
+}
+
+static enum dtype weight_dtype_of(enum precision precision) {
+    if (precision == PRECISION_BF16) return DTYPE_BF16;
+    return precision == PRECISION_F16 ? DTYPE_F16 : DTYPE_F32;
+}
+
 enum status session_options_read(struct session_options *o, const struct spec *spec,
                                  struct err *e) {
-    *o = (struct session_options){.gemm_bf16 = spec->bf16};
+    *o = (struct session_options){.device = {.precision = precision_of(spec),
+                                             .deterministic = spec->full_determinism,
+                                             .blocking = spec->cuda_launch_blocking}};
     o->model = (struct model_options){.full = str_equal(spec->finetuning_type, "full"),
                                       .r = spec->r,
                                       .lora_alpha = spec->lora_alpha,
@@ -39,14 +55,17 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .use_rslora = spec->use_rslora,
                                       .use_dora = spec->use_dora,
                                       .decay_norms_and_biases = spec->decay_norms_and_biases,
-                                      .weight_dtype = spec->bf16 ? DTYPE_BF16 : DTYPE_F32,
+                                      .weight_dtype = weight_dtype_of(o->device.precision),
+                                      .stochastic_rounding = spec->stochastic_rounding,
                                       .length_max = spec->data.max_length};
     o->model.lora = !o->model.full;
     o->optimizer = (struct optimizer_options){.beta1 = spec->adam_beta1,
                                               .beta2 = spec->adam_beta2,
                                               .eps = spec->adam_epsilon,
                                               .weight_decay = spec->weight_decay,
-                                              .max_grad_norm = spec->max_grad_norm};
+                                              .max_grad_norm = spec->max_grad_norm,
+                                              .seed = (uint64_t)spec->seed,
+                                              .scales_loss = spec->fp16};
     if (o->model.lora && spec->adapter_name_or_path) {
         TRY(adopt_adapter(o, spec->adapter_name_or_path, e));
     } else if (o->model.lora) {
@@ -57,9 +76,12 @@ enum status session_options_read(struct session_options *o, const struct spec *s
     return STATUS_OK;
 }
 
-enum status session_options_for(struct session_options *o, const char *adapter, int64_t length_max,
-                                struct err *e) {
-    *o = (struct session_options){.model = {.length_max = length_max, .lora = adapter != NULL}};
+enum status session_options_for(struct session_options *o, const char *adapter,
+                                enum precision precision, int64_t length_max, struct err *e) {
+    *o = (struct session_options){.device = {.precision = precision},
+                                  .model = {.length_max = length_max,
+                                            .lora = adapter != NULL,
+                                            .weight_dtype = weight_dtype_of(precision)}};
     if (adapter) TRY(adopt_adapter(o, adapter, e));
     o->model.target_modules = o->targets;
     o->model.target_count = o->target_count;
@@ -75,12 +97,26 @@ void session_options_release(struct session_options *o) {
     *o = (struct session_options){0};
 }
 
+enum status session_capacity(struct device *device, int64_t cap, int64_t *capacity, struct err *e) {
+    *capacity = cap ? cap : device->total_bytes;
+    if (device->kind != DEVICE_CUDA || !device->computes) return STATUS_OK;
+    struct device_memory memory = {0};
+    TRY(device_memory(device, &memory, e));
+    const int64_t there = memory.free - GPU_MARGIN_BYTES;
+    FAIL_IF(there < device->page_bytes, STATUS_OOM,
+            "%s has only %lld MiB free: another program holds its memory", device->name,
+            (long long)(memory.free >> 20));
+    if (*capacity > there) *capacity = there;
+    return STATUS_OK;
+}
+
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
                          struct err *e) {
     *s = (struct session){0};
-    TRY(device_open(&s->device, place->device, options->gemm_bf16, e));
-    const int64_t capacity = place->capacity ? place->capacity : s->device->total_bytes;
+    int64_t capacity = 0;
+    TRY(device_open(&s->device, place->device, &options->device, e));
+    TRY(session_capacity(s->device, place->capacity, &capacity, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));

@@ -23,18 +23,22 @@ struct session {
 struct session_options {
     struct model_options model;
     struct optimizer_options optimizer;
-    bool gemm_bf16;
+    struct device_options device;
     char **targets;
     int64_t target_count;
 };
 enum status session_options_read(struct session_options *o, const struct spec *spec, struct err *e);
-/* For a model that only speaks: no adapter (NULL) or the one in this folder, fp32. */
-enum status session_options_for(struct session_options *o, const char *adapter, int64_t length_max,
-                                struct err *e);
+/* For a model that only speaks: no adapter (NULL) or the one in this folder. */
+enum status session_options_for(struct session_options *o, const char *adapter,
+                                enum precision precision, int64_t length_max, struct err *e);
 void session_options_release(struct session_options *o);
 
+/* Memory that a run may take on an open device: `cap`, or 0 for all of it; on a GPU never more than
+ * what is free, less what its libraries take later. */
+enum status session_capacity(struct device *device, int64_t cap, int64_t *capacity, struct err *e);
+
 /* Opens the device, reserves the arena and allocates model and (if train) optimizer; contents
- * undefined. capacity 0: all of the device's memory. Close with session_close, also after an error.
+ * undefined. capacity as for session_capacity. Close with session_close, also after an error.
  */
 struct session_place {
     const char *device;

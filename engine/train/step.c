@@ -1,23 +1,70 @@
 /* step.c - a batch on the device, the decoder, the loss head, and back.
  *
- * Losses come back to the host once a micro-batch; nothing in between waits for the device. */
+ * Everything that a micro-batch needs goes to the device in one transfer; nothing after that waits
+ * for the device, unless the caller wants the losses at once. */
 #include "engine/train/step.h"
 
 #include <math.h>
+#include <string.h>
 
 #include "base/mem.h"
 
 /* A micro-batch on the device, and where its losses go. */
 struct micro {
     struct decoder_inputs inputs;
-    struct tensor *index, *labels, *losses, *correct;
+    struct tensor *staging; /* everything below are views of it */
+    struct tensor *index, *labels;
+    struct tensor *losses, *correct;
     int64_t rows;
 };
 
-static enum status put(struct tensor_space *space, enum dtype dtype, const void *host,
-                       int64_t count, struct tensor **out, struct err *e) {
-    TRY(tensor_new(space, dtype, 1, count, CATEGORY_STAGING, out, e));
-    return tensor_upload(*out, host, e);
+/* The parts of the staging buffer: each begins at a whole STAGING_ALIGN. */
+enum { PART_IDS, PART_POSITIONS, PART_SEQLENS, PART_KEYS, PART_INDEX, PART_LABELS, PART_COUNT };
+enum { STAGING_ALIGN = 64 };
+struct part {
+    enum dtype dtype;
+    int64_t count, offset; /* elements, bytes */
+};
+
+static int64_t lay_out(struct part parts[PART_COUNT], const struct batch *b) {
+    parts[PART_IDS] = (struct part){DTYPE_I32, b->tokens, 0};
+    parts[PART_POSITIONS] = (struct part){DTYPE_I32, b->tokens, 0};
+    parts[PART_SEQLENS] = (struct part){DTYPE_I32, b->segments + 1, 0};
+    parts[PART_KEYS] = (struct part){DTYPE_I64, b->tokens, 0};
+    parts[PART_INDEX] = (struct part){DTYPE_I32, b->trained, 0};
+    parts[PART_LABELS] = (struct part){DTYPE_I32, b->trained, 0};
+    int64_t bytes = 0;
+    for (int i = 0; i < PART_COUNT; i++) {
+        parts[i].offset = bytes;
+        bytes += parts[i].count * dtype_bytes(parts[i].dtype);
+        bytes = (bytes + STAGING_ALIGN - 1) / STAGING_ALIGN * STAGING_ALIGN;
+    }
+    return bytes;
+}
+
+/* The rows that have a label, and the labels. */
+static void fill_labels(const struct batch *b, int32_t *index, int32_t *labels) {
+    int64_t rows = 0;
+    for (int64_t t = 0; t < b->tokens; t++) {
+        if (b->labels[t] < 0) continue;
+        ASSERT(rows < b->trained);
+        index[rows] = (int32_t)t;
+        labels[rows++] = b->labels[t];
+    }
+    ASSERT(rows == b->trained);
+}
+
+static void fill_staging(char *host, const struct part parts[PART_COUNT], const struct batch *b) {
+    const void *const sources[] = {[PART_IDS] = b->ids,
+                                   [PART_POSITIONS] = b->positions,
+                                   [PART_SEQLENS] = b->cu_seqlens,
+                                   [PART_KEYS] = b->row_keys};
+    for (size_t i = 0; i < COUNT_OF(sources); i++) {
+        memcpy(host + parts[i].offset, sources[i],
+               (size_t)(parts[i].count * dtype_bytes(parts[i].dtype)));
+    }
+    fill_labels(b, (int32_t *)(host + parts[PART_INDEX].offset),
+                (int32_t *)(host + parts[PART_LABELS].offset));
 }
 
 static void micro_close(struct micro *u) {
@@ -27,43 +74,47 @@ static void micro_close(struct micro *u) {
     tensor_release(u->inputs.keys.row_keys);
     tensor_release(u->index);
     tensor_release(u->labels);
+    tensor_release(u->staging);
     tensor_release(u->losses);
     tensor_release(u->correct);
 }
 
-/* The rows that have a label, and the labels. */
-static enum status put_labels(struct micro *u, struct tensor_space *space, const struct batch *b,
-                              struct err *e) {
-    int32_t *const index = mem_new((size_t)b->trained, sizeof *index);
-    int32_t *const labels = mem_new((size_t)b->trained, sizeof *labels);
-    for (int64_t t = 0; t < b->tokens; t++) {
-        if (b->labels[t] < 0) continue;
-        index[u->rows] = (int32_t)t;
-        labels[u->rows++] = b->labels[t];
-    }
-    ASSERT(u->rows == b->trained);
-    enum status status = put(space, DTYPE_I32, index, u->rows, &u->index, e);
-    if (status == STATUS_OK) status = put(space, DTYPE_I32, labels, u->rows, &u->labels, e);
-    mem_free(index);
-    mem_free(labels);
+static struct tensor *view_part(const struct micro *u, const struct part *part) {
+    return tensor_view_bytes(u->staging, part->offset, part->dtype, 1, part->count);
+}
+
+static enum status put_batch(struct micro *u, struct tensor_space *space, const struct batch *b,
+                             struct err *e) {
+    struct part parts[PART_COUNT];
+    const int64_t bytes = lay_out(parts, b);
+    TRY(tensor_new(space, DTYPE_I32, 1, bytes / dtype_bytes(DTYPE_I32), CATEGORY_STAGING,
+                   &u->staging, e));
+    char *const host = mem_new((size_t)bytes, 1);
+    fill_staging(host, parts, b);
+    const enum status status = tensor_upload(u->staging, host, e);
+    mem_free(host);
     TRY(status);
-    TRY(tensor_new(space, DTYPE_F32, 1, u->rows, CATEGORY_STAGING, &u->losses, e));
-    return tensor_new(space, DTYPE_I32, 1, u->rows, CATEGORY_STAGING, &u->correct, e);
+    u->inputs.ids = view_part(u, &parts[PART_IDS]);
+    u->inputs.documents.positions = view_part(u, &parts[PART_POSITIONS]);
+    u->inputs.documents.cu_seqlens = view_part(u, &parts[PART_SEQLENS]);
+    u->inputs.keys.row_keys = view_part(u, &parts[PART_KEYS]);
+    u->index = view_part(u, &parts[PART_INDEX]);
+    u->labels = view_part(u, &parts[PART_LABELS]);
+    return STATUS_OK;
 }
 
 static enum status micro_open(struct micro *u, struct model *m, const struct batch *b,
                               const struct step_options *o, struct err *e) {
-    *u = (struct micro){.inputs = {.model = m, .checkpointing = o->checkpointing}};
+    *u = (struct micro){.inputs = {.model = m, .checkpointing = o->checkpointing},
+                        .rows = b->trained};
     struct decoder_inputs *const in = &u->inputs;
     in->documents.segments = b->segments;
     in->documents.max_seqlen = b->max_seqlen;
     in->keys.seed = o->seed;
     in->keys.step = o->step;
-    TRY(put(m->space, DTYPE_I32, b->ids, b->tokens, &in->ids, e));
-    TRY(put(m->space, DTYPE_I32, b->positions, b->tokens, &in->documents.positions, e));
-    TRY(put(m->space, DTYPE_I32, b->cu_seqlens, b->segments + 1, &in->documents.cu_seqlens, e));
-    TRY(put(m->space, DTYPE_I64, b->row_keys, b->tokens, &in->keys.row_keys, e));
-    return put_labels(u, m->space, b, e);
+    TRY(put_batch(u, m->space, b, e));
+    TRY(tensor_new(m->space, DTYPE_F32, 1, u->rows, CATEGORY_STAGING, &u->losses, e));
+    return tensor_new(m->space, DTYPE_I32, 1, u->rows, CATEGORY_STAGING, &u->correct, e);
 }
 
 static struct loss_options loss_of(const struct micro *u, const struct step_options *o) {
@@ -71,14 +122,14 @@ static struct loss_options loss_of(const struct micro *u, const struct step_opti
     return (struct loss_options){.head = m->head,
                                  .softcap = (float)m->config.final_softcap,
                                  .grad_scale = (float)o->grad_scale,
+                                 .loss_scale = o->loss_scale,
                                  .chunk_rows = o->loss_chunk_rows,
                                  .rows = u->rows,
                                  .index = u->index,
                                  .labels = u->labels};
 }
 
-static enum status add_sums(const struct micro *u, const struct batch *b, struct step_sums *sums,
-                            struct err *e) {
+static enum status download_sums(const struct micro *u, struct step_sums *sums, struct err *e) {
     float *const losses = mem_new((size_t)u->rows, sizeof *losses);
     int32_t *const correct = mem_new((size_t)u->rows, sizeof *correct);
     enum status status = tensor_download(u->losses, losses, e);
@@ -87,11 +138,21 @@ static enum status add_sums(const struct micro *u, const struct batch *b, struct
         sums->loss += losses[i];
         sums->correct += correct[i];
     }
-    sums->trained += u->rows;
-    sums->tokens += b->real_tokens;
     mem_free(losses);
     mem_free(correct);
     return status;
+}
+
+static enum status add_sums(const struct micro *u, const struct batch *b,
+                            const struct step_options *o, struct step_sums *sums, struct err *e) {
+    sums->trained += u->rows;
+    sums->tokens += b->real_tokens;
+    if (!o->totals) return download_sums(u, sums, e);
+    const struct loss_sums_args args = {.rows = u->rows,
+                                        .losses = tensor_f32(u->losses),
+                                        .correct = tensor_i32(u->correct),
+                                        .totals = o->totals};
+    return device_loss_sums(u->losses->space->device, &args, e);
 }
 
 /* Hidden states and loss; *anchor is set while recording. */
@@ -123,7 +184,7 @@ enum status step_train(struct model *m, const struct batch *batch,
     tensor_drop(&anchor);
     arena_enter(m->space->arena, PHASE_BACKWARD);
     GUARD(tape_backward(&tape, 0, e));
-    GUARD(add_sums(&u, batch, sums, e));
+    GUARD(add_sums(&u, batch, options, sums, e));
 done:
     tape.recording = false;
     tape_release(&tape);
@@ -144,7 +205,7 @@ enum status step_evaluate(struct model *m, const struct batch *batch,
     arena_enter(m->space->arena, PHASE_EVAL);
     GUARD(micro_open(&u, m, batch, options, e));
     GUARD(run_forward(&tape, &u, options, &anchor, e));
-    GUARD(add_sums(&u, batch, sums, e));
+    GUARD(add_sums(&u, batch, options, sums, e));
     if (losses) GUARD(tensor_download(u.losses, losses, e));
 done:
     micro_close(&u);
@@ -155,6 +216,17 @@ static void soft_cap(float *logits, int64_t count, double cap) {
     for (int64_t i = 0; cap > 0 && i < count; i++) {
         logits[i] = (float)(cap * tanh(logits[i] / cap));
     }
+}
+
+/* Activations as f32 on the host. */
+static enum status download_wide(const struct tensor *t, float *host, struct err *e) {
+    if (t->dtype == DTYPE_F32) return tensor_download(t, host, e);
+    struct tensor *wide = NULL;
+    TRY(tensor_new(t->space, DTYPE_F32, t->rows, t->cols, CATEGORY_ACTIVATIONS, &wide, e));
+    enum status status = tensor_convert(wide, t, 1, e);
+    if (status == STATUS_OK) status = tensor_download(wide, host, e);
+    tensor_release(wide);
+    return status;
 }
 
 enum status step_logits(struct model *m, const struct batch *batch, const int32_t *tokens,
@@ -169,16 +241,12 @@ enum status step_logits(struct model *m, const struct batch *batch, const int32_
     arena_enter(m->space->arena, PHASE_EVAL);
     GUARD(micro_open(&u, m, batch, &options, e));
     GUARD(decoder_forward(&tape, &u.inputs, &hidden, e));
-    GUARD(put(m->space, DTYPE_I32, tokens, count, &index, e));
-    GUARD(tensor_new(m->space, DTYPE_F32, count, hidden->cols, CATEGORY_ACTIVATIONS, &picked, e));
-    const struct rows_args gather = {.rows = count,
-                                     .width = hidden->cols,
-                                     .index = tensor_i32(index),
-                                     .src = tensor_f32(hidden),
-                                     .dst = tensor_f32(picked)};
-    GUARD(device_gather_rows(m->space->device, &gather, e));
+    GUARD(tensor_new(m->space, DTYPE_I32, 1, count, CATEGORY_STAGING, &index, e));
+    GUARD(tensor_upload(index, tokens, e));
+    GUARD(op_gather_rows(hidden, index, &picked, e));
+    tensor_drop(&hidden);
     GUARD(op_logits(&tape, picked, &head, &out, e));
-    GUARD(tensor_download(out, logits, e));
+    GUARD(download_wide(out, logits, e));
     soft_cap(logits, count * m->config.vocab_size, m->config.final_softcap);
 done:
     tensor_release(hidden);

@@ -11,12 +11,15 @@
 struct step_options {
     bool checkpointing;
     int64_t loss_chunk_rows;
-    uint64_t seed, step; /* what dropout is keyed by, with each token's row key */
-    double grad_scale;   /* 1 / trained tokens of the global batch */
+    uint64_t seed, step;     /* what dropout is keyed by, with each token's row key */
+    double grad_scale;       /* 1 / trained tokens of the global batch */
+    const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
+    double *totals; /* device memory [2] that sums of loss and correct are added to: nothing waits
+                       for the device. NULL: they come back in step_sums, and the host waits */
 };
 
-/* Sums over the trained tokens of what was run; add-able over micro-batches. Zero on a null device.
- */
+/* Sums over the trained tokens of what was run; add-able over micro-batches. loss and correct stay
+ * zero on a null device, and where step_options has totals. */
 struct step_sums {
     double loss;
     int64_t correct, trained, tokens;

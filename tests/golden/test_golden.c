@@ -152,13 +152,14 @@ static void train(struct golden *g) {
     struct err e = {0};
     int64_t step = 0;
     for (const cJSON *row = rows->child; row; row = row->next, step++) {
-        double norm = 0;
+        struct optimizer_report report;
         char what[32];
         const double loss = backward(g), rate = schedule_rate(&schedule, step);
-        must(optimizer_step(&g->session.optimizer, rate, &norm, &e), &e);
+        must(optimizer_step(&g->session.optimizer, rate, &report, &e), &e);
         snprintf(what, sizeof what, "the loss of step %d", (int)step + 1);
         assert_close(what, loss, json_member(row, "loss")->valuedouble, 1e-4);
-        assert_close("its gradient norm", norm, json_member(row, "grad_norm")->valuedouble, 1e-4);
+        assert_close("its gradient norm", report.grad_norm,
+                     json_member(row, "grad_norm")->valuedouble, 1e-4);
         assert_close("its learning rate", rate, json_member(row, "lr")->valuedouble, 1e-9);
     }
     assert_true(step >= 10);

@@ -75,9 +75,10 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
     must(batcher_open(&b, data, &options, &e), &e);
     for (int64_t step = 0; step < STEPS; step++) {
         struct step_sums sums = {0};
-        double norm = 0;
+        struct optimizer_report report;
         batcher_step(&b, step);
-        const struct step_options step_options = {.checkpointing = c->checkpointing,
+        const struct step_options step_options = {.totals = optimizer_totals(&g->session.optimizer),
+                                                  .checkpointing = c->checkpointing,
                                                   .loss_chunk_rows = 64,
                                                   .seed = 9,
                                                   .step = (uint64_t)step,
@@ -89,8 +90,8 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
         }
         assert_int_equal(sums.trained, b.step_trained);
         arena_enter(g->session.arena, PHASE_OPTIMIZER);
-        must(optimizer_step(&g->session.optimizer, 1e-3, &norm, &e), &e);
-        losses[step] = sums.loss / (double)sums.trained;
+        must(optimizer_step(&g->session.optimizer, 1e-3, &report, &e), &e);
+        losses[step] = report.loss / (double)sums.trained;
     }
     batch_release(&batch);
     batcher_close(&b);

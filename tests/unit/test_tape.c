@@ -219,8 +219,8 @@ static void test_embedding_gradient(void **state) {
 }
 
 static enum status run_norm(struct subject *s, struct tensor **out, struct err *e) {
-    return op_rmsnorm(&s->tape, s->inputs[0], s->inputs[1],
-                      (struct norm_options){.eps = 1e-5f, .offset = 1}, out, e);
+    const struct norm norm = {.weight = s->inputs[1], .eps = 1e-5f, .offset = 1};
+    return op_rmsnorm(&s->tape, s->inputs[0], &norm, out, e);
 }
 
 static void test_rmsnorm_gradient(void **state) {
@@ -245,7 +245,7 @@ static void test_add_gradient_of_a_tensor_used_twice(void **state) {
 }
 
 static enum status run_glu(struct subject *s, struct tensor **out, struct err *e) {
-    return op_glu(&s->tape, s->inputs[0], ACTIVATION_GELU_TANH, out, e);
+    return op_glu(&s->tape, s->inputs[0], ACTIVATION_GELU_TANH, 0, out, e);
 }
 
 static void test_glu_gradient(void **state) {
@@ -263,7 +263,7 @@ static enum status run_linear(struct subject *s, struct tensor **out, struct err
 static void make_linear(struct subject *s) {
     input(s, TOKENS, 6, 1, 0);
     s->linear.weight = input(s, 9, 6, 0.5f, 0);
-    s->linear.bias = input(s, 1, 9, 0.5f, 0);
+    s->linear.bias = s->linear.bias_master = input(s, 1, 9, 0.5f, 0);
     s->run = run_linear;
 }
 
@@ -371,7 +371,7 @@ static void test_attention_with_norms_window_and_softcap_gradient(void **state) 
     s->attention.softcap = 2;
     s->attention.q_weight = input(s, 1, 6, 0.2f, 1);
     s->attention.k_weight = input(s, 1, 6, 0.2f, 1);
-    s->attention.norm = (struct norm_options){.eps = 1e-6f};
+    s->attention.norm.eps = 1e-6f;
     check(s);
 }
 
@@ -380,8 +380,8 @@ static enum status run_block(struct tape *tape, void *context, int64_t index, st
     struct subject *const s = context;
     struct tensor *y = NULL;
     (void)index;
-    enum status status =
-        op_rmsnorm(tape, x, s->inputs[1], (struct norm_options){.eps = 1e-5f}, &y, e);
+    const struct norm norm = {.weight = s->inputs[1], .eps = 1e-5f};
+    enum status status = op_rmsnorm(tape, x, &norm, &y, e);
     if (status == STATUS_OK) status = op_add(tape, x, y, out, e);
     tensor_release(y);
     return status;

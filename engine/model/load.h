@@ -1,0 +1,21 @@
+/* load.h - stored tensors into device memory: several threads read and convert, one uploads.
+ *
+ * Host memory is bounded by a ring of buffers, however large the model is. Internal to
+ * engine/model. */
+#ifndef PLIMSOLL_ENGINE_MODEL_LOAD_H
+#define PLIMSOLL_ENGINE_MODEL_LOAD_H
+
+#include "engine/io/safetensors.h"
+#include "engine/tensor/tensor.h"
+
+/* One whole tensor; as many elements on both sides. */
+struct load_item {
+    const struct st_tensor *from;
+    struct tensor *to; /* f32, bf16 or f16: stored elements are converted */
+};
+
+/* Everything, in any number of threads; returns when all of it is on its way. STATUS_UNSUPPORTED for
+ * stored types that are not floats. */
+enum status load_items(const struct load_item *items, size_t count, struct err *e);
+
+#endif
