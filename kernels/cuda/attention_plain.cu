@@ -65,7 +65,7 @@ static __device__ __forceinline__ void plain_scores(float s[V::R][V::R], const f
 }
 
 /* c[i][j] += sum over m of weight(m, y+16i) * tile[m][x+16j]; the weight of m and row r lies at
- * weights[m*m_step + r*r_step]. */
+ * weights[m*m_step + r*r_step]. Columns beyond the head's hold anything; they are never written. */
 template <typename V>
 static __device__ __forceinline__ void plain_sum(float c[V::R][V::C], const float *weights,
                                                  int m_step, int r_step, const float *tile) {
@@ -124,14 +124,6 @@ static __device__ __forceinline__ float capped(const struct attention_args &a, f
     return a.softcap > 0 ? a.softcap * tanhf(score / a.softcap) : score;
 }
 
-/* Columns of a tile that no head dimension fills are multiplied too. */
-static __device__ void clear_shared(float *shared, int count) {
-    for (int i = (int)threadIdx.x; i < count; i += THREADS) {
-        shared[i] = 0;
-    }
-    __syncthreads();
-}
-
 /* Computes out and lse for one block of queries of one head.
  * Grid: items of attention_span_of x heads; block: 256 threads as the head of the file says.
  * Any dtype, f32 arithmetic. Shared memory: Q, K, V, probabilities. */
@@ -150,7 +142,6 @@ __global__ void __launch_bounds__(THREADS)
     const int rows = span.length - span.from;
     const int64_t token = span.first + span.from;
     float *q = (float *)shared, *k = q + V::TILE, *v = k + V::TILE, *weights = v + V::TILE;
-    clear_shared(q, 3 * V::TILE);
     plain_fetch<V>(q, (const T *)a.q + token * a.ld_q + (int64_t)head * dim, a.ld_q, rows, dim);
     float o[V::R][V::C] = {}, top[V::R], sum[V::R];
 #pragma unroll
@@ -260,7 +251,6 @@ __global__ void __launch_bounds__(THREADS)
         (int)min((int64_t)span.length, (int64_t)span.from + V::ROWS - 1 + attention_window(a));
     float *k = (float *)shared, *v = k + V::TILE, *q = v + V::TILE, *dout = q + V::TILE;
     float *probability = dout + V::TILE, *dscore = probability + V::SCORES;
-    clear_shared(k, 4 * V::TILE);
     plain_fetch<V>(k, (const T *)a.k + first * a.ld_k + column, a.ld_k, rows, dim);
     plain_fetch<V>(v, (const T *)a.v + first * a.ld_v + column, a.ld_v, rows, dim);
     float dk[V::R][V::C] = {}, dv[V::R][V::C] = {}, one[V::R], scale[V::R];
@@ -306,7 +296,6 @@ __global__ void __launch_bounds__(THREADS)
     const int end = min(span.from + V::ROWS, span.length);
     float *k = (float *)shared, *v = k + V::TILE, *q = v + V::TILE, *dout = q + V::TILE;
     float *dscore = dout + V::TILE + V::SCORES;
-    clear_shared(k, 4 * V::TILE);
     plain_fetch<V>(q, (const T *)a.q + first * a.ld_q + column, a.ld_q, rows, dim);
     plain_fetch<V>(dout, (const T *)p.args.dout + first * p.args.ld_dout + column, p.args.ld_dout,
                    rows, dim);
