@@ -143,8 +143,8 @@ __global__ void __launch_bounds__(256) column_scale_kernel(const struct column_s
         scale[i] = 1;
         bias[i] = 0;
     }
-    if (a.scale) load_pack<float, N>(a.scale + c, scale);
-    if (a.bias) load_pack<float, N>(a.bias + c, bias);
+    if (a.scale) load_weights<N>(a.scale + c, scale);
+    if (a.bias) load_weights<N>(a.bias + c, bias);
     const int64_t step = (int64_t)gridDim.y * blockDim.y;
     int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y;
     for (; row < a.rows; row += step) {

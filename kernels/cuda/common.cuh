@@ -18,9 +18,10 @@
 /* Elements of T in 16 bytes. */
 template <typename T> constexpr int WIDE = 16 / (int)sizeof(T);
 
-/* Elements in a pack that serves two types: 16 bytes of the smaller one. */
+/* Elements in a pack that serves two types: 16 bytes of the larger one. Lanes side by side then touch
+ * memory side by side for both, which matters more than the width of an access. */
 template <typename A, typename B>
-const int WIDE_OF_BOTH = 16 / (int)(sizeof(A) < sizeof(B) ? sizeof(A) : sizeof(B));
+const int WIDE_OF_BOTH = 16 / (int)(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 
 enum { WARP = 32 };
 #define ALL_LANES 0xffffffffu
@@ -90,21 +91,28 @@ template <typename T> __device__ __forceinline__ uint4 pack(const float *x) {
                       pack_word<T>(x + 3 * EACH));
 }
 
-/* N elements from memory; all accesses are as wide as the pack, 16 bytes at most. */
+/* 16 bytes of device memory that are read or written once: past the first-level cache. The
+ * intrinsics, because the compiler cuts plain accesses to a uint4 into words. */
+static __device__ __forceinline__ uint4 load_16(const void *from) {
+    return __ldcg(static_cast<const uint4 *>(from));
+}
+
+static __device__ __forceinline__ void store_16(void *to, const uint4 &raw) {
+    __stcg(static_cast<uint4 *>(to), raw);
+}
+
+/* N elements from device memory; an access is as wide as the pack, 16 bytes at most. */
 template <typename T, int N> __device__ __forceinline__ void load_pack(const T *from, float *x) {
     constexpr int BYTES = N * (int)sizeof(T);
     if constexpr (N == 1) {
         x[0] = to_float(*from);
     } else if constexpr (BYTES == 8) {
-        const uint2 raw = *reinterpret_cast<const uint2 *>(from);
+        const uint2 raw = __ldcg(reinterpret_cast<const uint2 *>(from));
         unpack_word<T>(raw.x, x);
         unpack_word<T>(raw.y, x + N / 2);
     } else {
-        static_assert(BYTES % 16 == 0, "a pack is 1 element, 8 bytes or a multiple of 16");
-#pragma unroll
-        for (int i = 0; i < BYTES / 16; i++) {
-            unpack<T>(reinterpret_cast<const uint4 *>(from)[i], x + i * WIDE<T>);
-        }
+        static_assert(BYTES == 16, "a pack is 1 element, 8 bytes or 16");
+        unpack<T>(load_16(from), x);
     }
 }
 
@@ -113,12 +121,36 @@ template <typename T, int N> __device__ __forceinline__ void store_pack(T *to, c
     if constexpr (N == 1) {
         *to = from_float<T>(x[0]);
     } else if constexpr (BYTES == 8) {
-        *reinterpret_cast<uint2 *>(to) = make_uint2(pack_word<T>(x), pack_word<T>(x + N / 2));
+        __stcg(reinterpret_cast<uint2 *>(to), make_uint2(pack_word<T>(x), pack_word<T>(x + N / 2)));
     } else {
-        static_assert(BYTES % 16 == 0, "a pack is 1 element, 8 bytes or a multiple of 16");
+        static_assert(BYTES == 16, "a pack is 1 element, 8 bytes or 16");
+        store_16(to, pack<T>(x));
+    }
+}
+
+/* N floats that every row reads and nothing writes meanwhile (weights): through the first-level
+ * cache. */
+template <int N> __device__ __forceinline__ void load_weights(const float *from, float *x) {
+    if constexpr (N == 1) {
+        x[0] = __ldg(from);
+    } else {
 #pragma unroll
-        for (int i = 0; i < BYTES / 16; i++) {
-            reinterpret_cast<uint4 *>(to)[i] = pack<T>(x + i * WIDE<T>);
+        for (int i = 0; i < N / 4; i++) {
+            unpack<float>(__ldg(reinterpret_cast<const uint4 *>(from) + i), x + 4 * i);
+        }
+    }
+}
+
+/* N floats of shared memory, aligned to 16 bytes when N > 1. */
+template <int N> __device__ __forceinline__ void load_shared(const float *from, float *x) {
+    if constexpr (N == 1) {
+        x[0] = *from;
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                         : "=f"(x[i]), "=f"(x[i + 1]), "=f"(x[i + 2]), "=f"(x[i + 3])
+                         : "r"((unsigned)__cvta_generic_to_shared(from + i)));
         }
     }
 }

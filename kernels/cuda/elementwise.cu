@@ -6,7 +6,7 @@
 #include "kernels/cuda/common.cuh"
 
 /* Rows that a thread has in flight. */
-enum { ROWS = 2 };
+enum { ROWS = 4 };
 
 /* Computes out = a + b.
  * Grid: tile_rows; a thread one pack of ROWS rows at a time.

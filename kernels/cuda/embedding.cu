@@ -10,7 +10,7 @@ enum {
     THREADS = 256,
     WARPS = THREADS / WARP,
     FEW = 64,   /* more tokens of one id than this are summed by a whole block */
-    FLIGHT = 4, /* rows that a thread has in flight */
+    FLIGHT = 8, /* rows that a thread has in flight */
 };
 
 /* Computes out[t] = scale * table[ids[t]].
@@ -248,9 +248,10 @@ enum status cuda_embedding_backward(struct device *device, const struct embeddin
     const unsigned blocks = (unsigned)state->multiprocessors * 8;
     return launch_for(device, a->dtype, "embedding_backward", e, [&](auto one) {
         using T = decltype(one);
-        if (a->channels % WIDE<T> == 0 && is_wide(a->dout, a->ld_dout, sizeof(T)) &&
+        constexpr int N = WIDE<float>;
+        if (a->channels % N == 0 && is_wide(a->dout, a->ld_dout, sizeof(T)) &&
             is_wide(a->dtable, a->channels, sizeof(float))) {
-            embedding_backward_kernel<T, WIDE<T>><<<blocks, THREADS, 0, state->stream>>>(*a, o);
+            embedding_backward_kernel<T, N><<<blocks, THREADS, 0, state->stream>>>(*a, o);
         } else {
             embedding_backward_kernel<T, 1><<<blocks, THREADS, 0, state->stream>>>(*a, o);
         }

@@ -82,7 +82,11 @@ template <typename T, int N> using raw_pack = typename raw_of<T, N>::type;
 template <typename T, int N, bool CAP>
 static __device__ __forceinline__ void open_pack(const raw_pack<T, N> &raw, float softcap,
                                                  float *x) {
-    load_pack<T, N>(reinterpret_cast<const T *>(&raw), x);
+    if constexpr (N == 1) {
+        x[0] = to_float(*reinterpret_cast<const T *>(&raw));
+    } else {
+        unpack<T>(raw, x);
+    }
 #pragma unroll
     for (int i = 0; i < N; i++) {
         x[i] = cap<CAP>(x[i], softcap);
@@ -102,7 +106,7 @@ static __device__ __forceinline__ struct largest read_row(const raw_pack<T, N> *
 #pragma unroll
         for (int j = 0; j < FLIGHT; j++) {
             const int at = base + j * (int)blockDim.x;
-            if (at < packs) raw[j] = row[at];
+            if (at < packs) raw[j] = __ldcg(row + at);
         }
 #pragma unroll
         for (int j = 0; j < FLIGHT; j++) {
@@ -152,7 +156,7 @@ static __device__ __forceinline__ void write_row(T *row, int packs, const raw_pa
 #pragma unroll
         for (int j = 0; j < FLIGHT; j++) {
             const int at = base + j * (int)blockDim.x;
-            if (at < packs) raw[j] = at < kept ? cache[at] : from[at];
+            if (at < packs) raw[j] = at < kept ? cache[at] : __ldcg(from + at);
         }
 #pragma unroll
         for (int j = 0; j < FLIGHT; j++) {

@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_kernel(const struct rmsnorm_args
         for (int p = 0; p < P; p++) {
             const int c = lane + p * lanes;
             raw[p] = make_uint4(0, 0, 0, 0);
-            if (valid && c < packs) raw[p] = *(const uint4 *)(x + (int64_t)c * N);
+            if (valid && c < packs) raw[p] = load_16(x + (int64_t)c * N);
         }
     }
     if (a.residual) {
@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_kernel(const struct rmsnorm_args
         for (int p = 0; p < P; p++) {
             const int c = lane + p * lanes;
             other[p] = make_uint4(0, 0, 0, 0);
-            if (valid && c < packs) other[p] = *(const uint4 *)(residual + (int64_t)c * N);
+            if (valid && c < packs) other[p] = load_16(residual + (int64_t)c * N);
         }
 #pragma unroll
         for (int p = 0; p < P; p++) {
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(1024) rmsnorm_kernel(const struct rmsnorm_args
                 x[i] += r[i];
             }
             raw[p] = pack<T>(x);
-            if (valid && c < packs) *(uint4 *)(sum + (int64_t)c * N) = raw[p];
+            if (valid && c < packs) store_16(sum + (int64_t)c * N, raw[p]);
         }
     }
     float squares = 0;
@@ -106,12 +106,12 @@ __global__ void __launch_bounds__(1024) rmsnorm_kernel(const struct rmsnorm_args
         if (!valid || c >= packs) continue;
         float x[N], weight[N];
         unpack<T>(raw[p], x);
-        load_pack<float, N>(a.weight + (int64_t)c * N, weight);
+        load_weights<N>(a.weight + (int64_t)c * N, weight);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             x[i] = x[i] * rstd * (a.weight_offset + weight[i]);
         }
-        *(uint4 *)(y + (int64_t)c * N) = pack<T>(x);
+        store_16(y + (int64_t)c * N, pack<T>(x));
     }
 }
 
@@ -190,7 +190,7 @@ enum status cuda_rmsnorm(struct device *device, const struct rmsnorm_args *a, st
  * where a block holds several rows, for their sum.
  * Bytes: 3 (4 to accumulate) * sizeof(T) an element. */
 template <typename T, int P, bool WEIGHT>
-__global__ void __launch_bounds__(512)
+__global__ void __launch_bounds__(512, P == 4 ? 1 : 2)
     rmsnorm_backward_kernel(const struct rmsnorm_backward_args a, int lanes, float *parts) {
     constexpr int N = WIDE<T>;
     extern __shared__ float slots[];
@@ -216,8 +216,8 @@ __global__ void __launch_bounds__(512)
             const int c = lane + p * lanes;
             x_raw[p] = dy_raw[p] = make_uint4(0, 0, 0, 0);
             if (!valid || c >= packs) continue;
-            x_raw[p] = *(const uint4 *)(x_row + (int64_t)c * N);
-            dy_raw[p] = *(const uint4 *)(dy_row + (int64_t)c * N);
+            x_raw[p] = load_16(x_row + (int64_t)c * N);
+            dy_raw[p] = load_16(dy_row + (int64_t)c * N);
         }
         float dot = 0;
 #pragma unroll
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(512)
             float x[N], dy[N], weight[N];
             unpack<T>(x_raw[p], x);
             unpack<T>(dy_raw[p], dy);
-            load_pack<float, N>(a.weight + (int64_t)c * N, weight);
+            load_weights<N>(a.weight + (int64_t)c * N, weight);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 dot += dy[i] * (a.weight_offset + weight[i]) * x[i];
@@ -242,7 +242,7 @@ __global__ void __launch_bounds__(512)
             float x[N], dy[N], weight[N];
             unpack<T>(x_raw[p], x);
             unpack<T>(dy_raw[p], dy);
-            load_pack<float, N>(a.weight + (int64_t)c * N, weight);
+            load_weights<N>(a.weight + (int64_t)c * N, weight);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 x[i] = rstd * (dy[i] * (a.weight_offset + weight[i]) - x[i] * pull);
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(512)
                     x[i] += dy[i];
                 }
             }
-            *(uint4 *)(dx_row + (int64_t)c * N) = pack<T>(x);
+            store_16(dx_row + (int64_t)c * N, pack<T>(x));
         }
     }
     if constexpr (WEIGHT) {
@@ -263,7 +263,11 @@ __global__ void __launch_bounds__(512)
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const int c = lane + p * lanes;
-            if (c < packs) store_pack<float, N>(own + (int64_t)c * N, dweight[p]);
+            if (c >= packs) continue;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                own[c * N + i] = dweight[p][i];
+            }
         }
         if (per_block == 1) return;
         __syncthreads();

@@ -65,13 +65,15 @@ __global__ void __launch_bounds__(THREADS)
     adamw_kernel(const struct adamw_range a, const struct adamw_factors f) {
     const int64_t at = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N;
     const float scale = *a.grad_scale;
-    if (at >= a.count || !isfinite(scale)) return;
+    if (at >= a.count) return;
     constexpr bool RANDOM = !std::is_same_v<P, float> || !std::is_same_v<S, float>;
     float p[N], g[N], m[N], v[N];
     load_pack<P, N>((const P *)a.param + at, p);
     load_pack<float, N>(a.grad + at, g);
     load_pack<S, N>((const S *)a.m + at, m);
     load_pack<S, N>((const S *)a.v + at, v);
+    /* Only now, so that this wait is the same as that for the loads. */
+    if (!isfinite(scale)) return;
     uint32_t bits[N];
     if constexpr (RANDOM) random_bits<N>(f.key, a.first + at, bits);
 #pragma unroll
@@ -106,7 +108,7 @@ static struct adamw_range range_from(const struct adamw_args *a, int64_t first, 
 template <typename P, typename S, typename C>
 static void launch_adamw(cudaStream_t stream, const struct adamw_args *a,
                          const struct adamw_factors *f) {
-    constexpr int N = WIDE_OF_BOTH<P, S>;
+    constexpr int N = WIDE<float>;
     const bool wide = is_wide(a->param, 0, 1) && is_wide(a->grad, 0, 1) && is_wide(a->m, 0, 1) &&
                       is_wide(a->v, 0, 1) && is_wide(a->copy, 0, 1);
     const int64_t packed = wide ? a->count / N * N : 0, rest = a->count - packed;

@@ -36,8 +36,8 @@ __global__ void __launch_bounds__(THREADS) rope_kernel(const struct rope_args a,
         float x[N], y[N], cosine[N], sine[N];
         load_pack<T, N>(x_at, x);
         load_pack<T, N>(x_at + pairs, y);
-        load_pack<float, N>(cosines + t * pairs + at, cosine);
-        load_pack<float, N>(sines + t * pairs + at, sine);
+        load_shared<N>(cosines + t * pairs + at, cosine);
+        load_shared<N>(sines + t * pairs + at, sine);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             const float before = x[i];

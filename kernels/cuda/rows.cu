@@ -33,11 +33,11 @@ __global__ void __launch_bounds__(256) move_rows_kernel(const struct rows_move a
             if (at >= a.rows) break;
             const int64_t other = a.index[at];
             to[r] = SCATTER ? other : at;
-            unit[r] = ((const U *)a.src)[(SCATTER ? at : other) * a.ld_src + c];
+            unit[r] = __ldcg((const U *)a.src + (SCATTER ? at : other) * a.ld_src + c);
         }
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
-            if (row + r * step < a.rows) ((U *)a.dst)[to[r] * a.ld_dst + c] = unit[r];
+            if (row + r * step < a.rows) __stcg((U *)a.dst + to[r] * a.ld_dst + c, unit[r]);
         }
     }
 }
