@@ -31,7 +31,7 @@ else()
     set(PLIMSOLL_HAS_CUDA ON)
     message(STATUS "CUDA ${CUDAToolkit_VERSION}: the CUDA device is built for ${PLIMSOLL_CUDA_ARCHITECTURES}")
   else()
-    message(STATUS "CUDA ${CUDAToolkit_VERSION} is here, but not the headers of cuBLASLt and cuDNN 9: built for the CPU")
+    message(STATUS "CUDA ${CUDAToolkit_VERSION} lacks the headers of cuBLASLt or cuDNN 9: built for the CPU")
   endif()
 endif()
 
@@ -52,7 +52,8 @@ if(PLIMSOLL_HAS_CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_FLAGS_RELEASE "-O3")
   # No -Wshadow: in C++ it finds every function that is called like a struct.
-  set(PLIMSOLL_CUDA_FLAGS --threads 0 -lineinfo -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
+  set(PLIMSOLL_CUDA_FLAGS --threads 0 --compress-mode=size -lineinfo
+    -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror)
   foreach(architecture IN LISTS PLIMSOLL_CUDA_ARCHITECTURES)
     list(APPEND PLIMSOLL_CUDA_FLAGS -gencode=arch=compute_${architecture},code=sm_${architecture})
   endforeach()

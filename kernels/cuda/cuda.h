@@ -4,7 +4,8 @@
  * transfer.c moves bytes through pinned buffers, gemm*.c is cuBLASLt, cudnn*.c attention by cuDNN
  * where the library is found, and every .cu file a family of kernels. C code and kernels alike
  * implement the slots of struct device_ops under the names below. Everything runs on one stream, in
- * order; nothing here waits for the device except downloads, synchronize and the blocking switch. */
+ * order; nothing here waits for the device except downloads, synchronize, the blocking switch, and
+ * a product that is timed the first time it is met (gemm_tune.c). */
 #ifndef PLIMSOLL_KERNELS_CUDA_H
 #define PLIMSOLL_KERNELS_CUDA_H
 

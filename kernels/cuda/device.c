@@ -1,9 +1,9 @@
 /* device.c - opening a card: which one, what it is, and the table of its operations.
  *
  * Owns the errors of the CUDA device. CUDA reports what a kernel did wrong at some later call, and
- * after a fault inside a kernel every call fails for as long as the process lives. So the first such
- * error is kept and repeated: whoever asks next, a download or the next step, ends the rank with
- * the cause. With device->blocking each operation is waited for, and the text names the one that
+ * after a fault inside a kernel every call fails for as long as the process lives. So the first
+ * such error is kept and repeated: whoever asks next, a download or the next step, ends the rank
+ * with the cause. With device->blocking each operation is waited for, and the text names the one that
  * failed. The opening errors say what is missing and what to do, since most of their readers have
  * no card or a driver that is too old. */
 #include "kernels/cuda/cuda.h"
@@ -69,10 +69,8 @@ static const struct {
     enum status (*open)(struct device *, struct err *);
     void (*close)(struct device *);
 } PARTS[] = {
-    {cuda_driver_open, cuda_driver_close},
-    {cuda_memory_open, cuda_memory_close},
-    {cuda_transfer_open, cuda_transfer_close},
-    {cuda_gemm_open, cuda_gemm_close},
+    {cuda_driver_open, cuda_driver_close},     {cuda_memory_open, cuda_memory_close},
+    {cuda_transfer_open, cuda_transfer_close}, {cuda_gemm_open, cuda_gemm_close},
     {cuda_dnn_open, cuda_dnn_close},
 };
 

@@ -2,7 +2,7 @@
  *
  * One JSON line a case {case, dtype, precision, what, error, tolerance, us, gbps, tflops, ok}, then
  * the closing line of the test runner. PATTERNs choose the cases whose names contain one of them.
- * Where the card cannot be opened the suite is skipped, with the reason, and the exit code is 77. */
+ * Where there is no card the suite is skipped, with the reason, and the exit code is 77. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

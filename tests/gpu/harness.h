@@ -24,7 +24,7 @@ struct gpu_test {
     const char *program; /* to start itself again, for faults that end a process */
     const char *card;    /* "cuda:0" */
     bool timed;
-    /* What came out. `worst` is error / tolerance of the comparison that came closest to failing. */
+    /* What came out. `worst` is error / tolerance of the comparison that was closest to failing. */
     double error, tolerance, worst;
     char what[64];
     char failure[GPU_TEXT_MAX];

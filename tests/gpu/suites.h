@@ -1,5 +1,7 @@
 /* suites.h - the list of case tables, which the build makes from the names of the files cases_*.c,
- * and the one test that must end its process. */
+ * and the one test that must end its process.
+ *
+ * So a new table is a new file and nothing else. */
 #ifndef PLIMSOLL_TESTS_GPU_SUITES_H
 #define PLIMSOLL_TESTS_GPU_SUITES_H
 

@@ -205,7 +205,11 @@ const HOMES = [
     ['xxhash.h', /^engine\/io\/|^base\//],
     ['zlib.h', /^engine\/text\//],
     ['zstd.h', /^engine\/text\//],
-    ['cuda.h', /^kernels\/cuda\//],
+    ['cuda.h', /^kernels\/cuda\/driver/],
+    ['cuda_runtime_api.h', /^kernels\/cuda\/cuda\.h$/],
+    ['cublasLt.h', /^kernels\/cuda\/gemm/],
+    ['cudnn.h', /^kernels\/cuda\/cudnn/],
+    ['cudnn_graph.h', /^kernels\/cuda\/cudnn/],
     ['nccl.h', /^engine\/dist\//],
     ['mpi.h', /^engine\/dist\//],
 ];
