@@ -31,7 +31,8 @@ static enum status open_model(struct session *s, const char *model, const char *
     const struct session_place place = {.device = "cpu"};
     const struct session_source source = {.model = model, .adapter = adapter};
     enum status status = model_config_load(config, model, e);
-    if (status == STATUS_OK) status = session_options_for(&options, adapter, LENGTH_MAX, e);
+    if (status == STATUS_OK)
+        status = session_options_for(&options, adapter, PRECISION_F32, LENGTH_MAX, e);
     if (status == STATUS_OK) status = session_open(s, &place, config, &options, e);
     if (status == STATUS_OK) status = session_load(s, &source, &report, e);
     session_options_release(&options);
