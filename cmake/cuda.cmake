@@ -35,13 +35,6 @@ else()
   endif()
 endif()
 
-foreach(family norm rope glu embedding rows loss optimizer dropout elementwise columns attention_forward)
-  if(NOT EXISTS ${CMAKE_SOURCE_DIR}/kernels/cuda/${family}.cu)
-    message(STATUS "kernels/cuda/${family}.cu is not there yet: built for the CPU")
-    set(PLIMSOLL_HAS_CUDA OFF)
-  endif()
-endforeach()
-
 if(PLIMSOLL_HAS_CUDA)
   # Architectures are given by hand below: CMake knows the letters of "90a" only from 3.26 on.
   set(CMAKE_CUDA_ARCHITECTURES OFF)

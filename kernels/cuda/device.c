@@ -3,9 +3,9 @@
  * Owns the errors of the CUDA device. CUDA reports what a kernel did wrong at some later call, and
  * after a fault inside a kernel every call fails for as long as the process lives. So the first
  * such error is kept and repeated: whoever asks next, a download or the next step, ends the rank
- * with the cause. With device->blocking each operation is waited for, and the text names the one that
- * failed. The opening errors say what is missing and what to do, since most of their readers have
- * no card or a driver that is too old. */
+ * with the cause. With device->blocking each operation is waited for, and the text names the one
+ * that failed. The opening errors say what is missing and what to do, since most of their readers
+ * have no card or a driver that is too old. */
 #include "kernels/cuda/cuda.h"
 
 #include <stdio.h>
@@ -31,6 +31,7 @@ const char *cuda_environment(const char *name) {
  * harmless question fails too. */
 static bool is_sticky(const struct cuda_state *state) {
     (void)cudaGetLastError();
+    if (!state->stream) return false; /* still opening: asking would start the card */
     const cudaError_t now = cudaStreamQuery(state->stream);
     return now != cudaSuccess && now != cudaErrorNotReady;
 }

@@ -206,7 +206,6 @@ const HOMES = [
     ['zlib.h', /^engine\/text\//],
     ['zstd.h', /^engine\/text\//],
     ['cuda.h', /^kernels\/cuda\/driver/],
-    ['cuda_runtime_api.h', /^kernels\/cuda\/cuda\.h$/],
     ['cublasLt.h', /^kernels\/cuda\/gemm/],
     ['cudnn.h', /^kernels\/cuda\/cudnn/],
     ['cudnn_graph.h', /^kernels\/cuda\/cudnn/],
