@@ -18,8 +18,8 @@
 /* Elements of T in 16 bytes. */
 template <typename T> constexpr int WIDE = 16 / (int)sizeof(T);
 
-/* Elements in a pack that serves two types: 16 bytes of the larger one. Lanes side by side then touch
- * memory side by side for both, which matters more than the width of an access. */
+/* Elements in a pack that serves two types: 16 bytes of the larger one. Lanes side by side then
+ * touch memory side by side for both, which matters more than the width of an access. */
 template <typename A, typename B>
 const int WIDE_OF_BOTH = 16 / (int)(sizeof(A) > sizeof(B) ? sizeof(A) : sizeof(B));
 

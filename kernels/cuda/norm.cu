@@ -190,7 +190,9 @@ enum status cuda_rmsnorm(struct device *device, const struct rmsnorm_args *a, st
  * where a block holds several rows, for their sum.
  * Bytes: 3 (4 to accumulate) * sizeof(T) an element. */
 template <typename T, int P, bool WEIGHT>
-__global__ void __launch_bounds__(512, P == 4 ? 1 : 2)
+__global__ void __launch_bounds__(512, P == 1 && !WEIGHT  ? 3
+                                       : P == 4 && WEIGHT ? 1
+                                                          : 2)
     rmsnorm_backward_kernel(const struct rmsnorm_backward_args a, int lanes, float *parts) {
     constexpr int N = WIDE<T>;
     extern __shared__ float slots[];
