@@ -1,9 +1,10 @@
-/* attention.c - which of the ways to compute attention is taken: cuDNN, our kernels for the tensor
- * core, or the plain ones.
+/* attention.c - which of the ways to compute attention is taken: cuDNN, our kernels for the
+ * tensor core, or the plain ones.
  *
- * The choice looks at sizes, dtype, alignment and what the card has, never at values. It may differ
- * between a forward and its backward: what passes between them, out and lse, means the same in all
- * ways. */
+ * The choice looks at sizes, dtype, alignment and what the card has, never at values. cuDNN is
+ * asked the same question, about the forward's arguments, in both directions: its lse is not
+ * ours. Our own ways share theirs, so that a backward whose gradients lie oddly may go the plain
+ * way alone. */
 #include "kernels/cuda/attention.h"
 
 #include "kernels/cuda_sizes.h"
@@ -36,7 +37,7 @@ int64_t cuda_attention_scratch(const struct device *device, const struct attenti
 }
 
 enum status cuda_attention(struct device *device, const struct attention_args *a, struct err *e) {
-    if (cuda_state_of(device)->dnn && cuda_dnn_supports(device, a, false))
+    if (cuda_state_of(device)->dnn && cuda_dnn_supports(device, a))
         return cuda_dnn_attention(device, a, e);
     if (tensor_takes(a)) return cuda_attention_tensor(device, a, e);
     return cuda_attention_plain(device, a, e);
@@ -46,7 +47,7 @@ enum status cuda_attention_backward(struct device *device, const struct attentio
                                     struct err *e) {
     FAIL_IF(!b->forward.scratch, STATUS_INTERNAL,
             "device_attention_backward: the scratch of device_attention_scratch bytes is missing");
-    if (cuda_state_of(device)->dnn && cuda_dnn_supports(device, &b->forward, true))
+    if (cuda_state_of(device)->dnn && cuda_dnn_supports(device, &b->forward))
         return cuda_dnn_attention_backward(device, b, e);
     if (tensor_takes_backward(b)) return cuda_attention_tensor_backward(device, b, e);
     return cuda_attention_plain_backward(device, b, e);

@@ -2,8 +2,8 @@
  * Private to kernels/cuda.
  *
  * All of them take what device.c has checked, write the same results (within rounding), and use of
- * the backward's scratch only what cuda_attention_parts names. The lse of one may be used by the
- * backward of another: it is the natural logarithm in all of them. */
+ * the backward's scratch only what cuda_attention_parts names. Our own ways agree on lse, so the
+ * forward may go one and the backward another; cuDNN lays it out differently and takes both. */
 #ifndef PLIMSOLL_KERNELS_CUDA_ATTENTION_H
 #define PLIMSOLL_KERNELS_CUDA_ATTENTION_H
 
@@ -35,9 +35,9 @@ enum status cuda_attention_plain_backward(struct device *device,
                                           const struct attention_backward_args *args,
                                           struct err *e);
 
-/* cudnn_attention.c, not called without state->dnn. Weak, because a toolkit without cuDNN's headers
- * builds no such file. */
-bool cuda_dnn_supports(struct device *device, const struct attention_args *args, bool backward)
+/* cudnn_attention.c, not called without state->dnn; described in cudnn.h. Weak, because a toolkit
+ * without cuDNN's headers builds no such file. */
+bool cuda_dnn_supports(struct device *device, const struct attention_args *args)
     __attribute__((weak));
 enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
                                struct err *e) __attribute__((weak));

@@ -1,11 +1,12 @@
 /* attention_backward.cu - the gradient of causal attention on the tensor core (Dao 2023).
  *
- * A thread block owns BN keys of one key/value head of one document and walks over all queries that
- * see them, head by head of the group, so that dk and dv of grouped heads are summed in registers
- * and written once. Scores are computed transposed, keys by queries: then P^T and dS^T, as they come
- * out of one product, are left operands of the products for dv and dk without leaving the registers.
- * Only dS goes through shared memory, for dq = dS K, which is summed into device memory in f32. That
- * product runs one step late, beside the next scores, so that a step has a single barrier. */
+ * A thread block owns BN keys of one key/value head of one document and walks over all queries
+ * that see them, head by head of the group, so that dk and dv of grouped heads are summed in
+ * registers and written once. Scores are computed transposed, keys by queries: then P^T and
+ * dS^T, as they come out of one product, are left operands of the products for dv and dk without
+ * leaving the registers. Only dS goes through shared memory, for dq = dS K, which is summed into
+ * device memory in f32. That product runs one step late, beside the next scores, so that a step
+ * has a single barrier. */
 #include "kernels/cuda/attention_mma.cuh"
 
 #include "kernels/cuda/attention.h"
@@ -99,8 +100,8 @@ static __device__ __forceinline__ void gradient_scores(const struct attention_ar
     }
 }
 
-/* dq[BM, DIM] += dS K of step s, in device memory. Two lanes exchange halves, so that each adds four
- * neighbouring columns of one row. */
+/* dq[BM, DIM] += dS K of step s, in device memory. Two lanes exchange halves, so that each adds
+ * four neighbouring columns of one row. */
 template <typename T, typename V>
 static __device__ __forceinline__ void add_queries(const struct backward_parameters &p,
                                                    const struct attention_span &span, uint32_t base,
@@ -144,12 +145,12 @@ static __device__ __forceinline__ void write_keys(const struct attention_args &a
     tile_write<T, V::DIM, 16>(at, ld, tile, row, span.length - span.from, (int)a.head_dim);
 }
 
-/* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of keys; P and dS recomputed.
- * Grid: items of attention_span_of x kv heads, heads fastest; block: BN/16 warps, each owns 16 keys.
- * q, k, v, dout, dk, dv 16-bit, everything between f32 but P and dS, which are rounded to 16 bits
- * where they are multiplied. Shared memory: struct variant.
- * FLOPs 10*D a visible pair (14*D when dk and dv are apart); bytes: k, v, dk, dv once; q, dout and
- * twice dq in f32 once a block of keys, mostly in L2. */
+/* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of keys; P and dS
+ * recomputed. Grid: items of attention_span_of x kv heads, heads fastest; block: BN/16 warps,
+ * each owns 16 keys. q, k, v, dout, dk, dv 16-bit, everything between f32 but P and dS, which
+ * are rounded to 16 bits where they are multiplied. Shared memory: struct variant. FLOPs 10*D a
+ * visible pair (14*D when dk and dv are apart); bytes: k, v, dk, dv once; q, dout and twice dq
+ * in f32 once a block of keys, mostly in L2. */
 template <typename T, typename V>
 __global__ void __launch_bounds__(V::THREADS, 1)
     attention_backward_kernel(const __grid_constant__ struct backward_parameters p) {

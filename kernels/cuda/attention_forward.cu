@@ -1,9 +1,11 @@
-/* attention_forward.cu - causal attention on the tensor core, forward (Dao 2023, "FlashAttention-2").
+/* attention_forward.cu - causal attention on the tensor core, forward (Dao 2023,
+ * "FlashAttention-2").
  *
- * A thread block owns BM queries of one head of one document and walks over the blocks of BN keys
- * that they see, from the diagonal back. Scores and probabilities stay in registers; keys and values
- * arrive in two buffers, the next pair while this one is multiplied. Each warp owns BM/WARPS
- * queries: 32 where the registers allow it, since then what is read of a key serves twice. */
+ * A thread block owns BM queries of one head of one document and walks over the blocks of BN
+ * keys that they see, from the diagonal back. Scores and probabilities stay in registers; keys
+ * and values arrive in two buffers, the next pair while this one is multiplied. Each warp owns
+ * BM/WARPS queries: 32 where the registers allow it, since then what is read of a key serves
+ * twice. */
 #include "kernels/cuda/attention_mma.cuh"
 
 #include "kernels/cuda/attention.h"

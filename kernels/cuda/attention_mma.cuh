@@ -1,12 +1,13 @@
-/* attention_mma.cuh - the tensor core and what feeds it (compute capability 8.0 and up): cp.async,
- * ldmatrix, mma.sync.m16n8k16, and swizzled tiles in shared memory.
+/* attention_mma.cuh - the tensor core and what feeds it (compute capability 8.0 and up):
+ * cp.async, ldmatrix, mma.sync.m16n8k16, and swizzled tiles in shared memory.
  *
- * A tile is rows of DIM 16-bit elements in chunks of 16 bytes; chunk c of row r lies at c ^ f(r),
- * so that the eight rows of an 8x8 matrix, read at one column, fall into eight different groups of
- * banks. Lane l of a warp holds, of a 16x8 accumulator, rows l/4 and l/4+8, columns 2*(l%4) and the
- * next: c[0], c[1] of the first row, c[2], c[3] of the second. Two neighbouring accumulators, packed
- * to 16 bits, are the 16x16 left operand of the next product: what was computed need not leave the
- * registers. (Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16", "ldmatrix".) */
+ * A tile is rows of DIM 16-bit elements in chunks of 16 bytes; chunk c of row r lies at c ^
+ * f(r), so that the eight rows of an 8x8 matrix, read at one column, fall into eight different
+ * groups of banks. Lane l of a warp holds, of a 16x8 accumulator, rows l/4 and l/4+8, columns
+ * 2*(l%4) and the next: c[0], c[1] of the first row, c[2], c[3] of the second. Two neighbouring
+ * accumulators, packed to 16 bits, are the 16x16 left operand of the next product: what was
+ * computed need not leave the registers. (Layouts: PTX ISA, "Matrix Fragments for mma.m16n8k16",
+ * "ldmatrix".) */
 #ifndef PLIMSOLL_KERNELS_ATTENTION_MMA_CUH
 #define PLIMSOLL_KERNELS_ATTENTION_MMA_CUH
 
@@ -14,7 +15,8 @@
 
 #include "kernels/cuda/attention_common.cuh"
 
-/* Everything here that a compiler for another machine would not know is in these first functions. */
+/* Everything here that a compiler for another machine would not know is in these first
+ * functions. */
 
 static __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
     return (uint32_t)__cvta_generic_to_shared(pointer);

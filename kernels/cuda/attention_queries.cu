@@ -1,9 +1,9 @@
-/* attention_queries.cu - the gradient for queries alone, where the order of sums must not change:
- * attention's backward on a deterministic device.
+/* attention_queries.cu - the gradient for queries alone, where the order of sums must not
+ * change: attention's backward on a deterministic device.
  *
- * As the forward, a thread block owns queries and walks over the keys that they see; scores and dP
- * are computed a second time here (7 products instead of 5 in all), and in exchange dq has one owner
- * who sums it in registers, in one order. */
+ * As the forward, a thread block owns queries and walks over the keys that they see; scores and
+ * dP are computed a second time here (7 products instead of 5 in all), and in exchange dq has
+ * one owner who sums it in registers, in one order. */
 #include "kernels/cuda/attention_mma.cuh"
 
 #include "kernels/cuda/attention.h"

@@ -148,7 +148,8 @@ __device__ __forceinline__ void product_columns(float c[TILES][N / 8][4], uint32
     }
 }
 
-/* Accumulators into rows row .. row+15 of a tile, rounded; the two rows of a lane times f0 and f1. */
+/* Accumulators into rows row .. row+15 of a tile, rounded; the two rows of a lane times f0 and
+ * f1. */
 template <typename T, int DIM>
 __device__ __forceinline__ void tile_put(uint32_t tile, int row, const float c[DIM / 8][4],
                                          float f0, float f1) {
