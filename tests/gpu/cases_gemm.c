@@ -5,7 +5,11 @@
  * late. x: alpha, beta. Large products are compared in their first rows only, since the CPU needs
  * seconds for all of them. The tolerance covers sums in another order: f32 relative to the norm,
  * TF32 its 10-bit mantissas, bf16 into f32 that tensor cores cut off where f32 rounds. */
+#include <stdlib.h>
+
+#include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "tests/gpu/cases.h"
 
 enum { COMPARED_ROWS = 256 };
@@ -74,6 +78,27 @@ static enum status gemm_case(struct gpu_test *t, const struct gpu_case *c, struc
     return gpu_time(t, run_product, &p, bytes, 2 * size * (double)k, e);
 }
 
+/* Something was timed by now, or is timed here, and is on disk for the next process. */
+static enum status cache_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
+    TRY(gemm_case(t, c, e));
+    char *folder = file_join(getenv("XDG_CACHE_HOME"), "plimsoll");
+    char **names = NULL;
+    size_t count = 0;
+    int64_t bytes = 0;
+    const enum status status = file_list(folder, &names, &count, e);
+    if (status == STATUS_OK) {
+        gpu_expect(t, count == 1 && str_starts_with(names[0], "gemm-"), "%zu files in the cache",
+                   count);
+        char *path = count == 1 ? file_join(folder, names[0]) : NULL;
+        if (path && file_size(path, &bytes, e) == STATUS_OK)
+            gpu_expect(t, bytes > 256, "the cache has %lld bytes", (long long)bytes);
+        mem_free(path);
+        file_names_free(names, count);
+    }
+    mem_free(folder);
+    return status;
+}
+
 #define GEMM(label, type, ...)                                                                     \
     {                                                                                              \
         .name = "gemm/" label, .run = gemm_case, .dtype = type, .n = {__VA_ARGS__}, .x = { 1, 0 }  \
@@ -136,6 +161,11 @@ static const struct gpu_case CASES[] = {
     GEMM("8b-xa-one", DTYPE_BF16, 4096, 16, 4096, 2, 64),
     GEMM_ADD("8b-da", DTYPE_BF16, 48, 4096, 4096, 1, 64, 0, 1),
     GEMM_ADD("8b-db", DTYPE_BF16, 6144, 64, 4096, 1, 0, 0, 1),
+    {.name = "gemm/cache",
+     .run = cache_case,
+     .dtype = DTYPE_BF16,
+     .n = {768, 512, 512, 2},
+     .x = {1, 0}},
     GEMM("f32-2048", DTYPE_F32, 2048, 2048, 2048, 2),
     GEMM("8192", DTYPE_BF16, 8192, 8192, 8192, 2),
     /* Qwen2.5 1.5B in full: the gradient of a weight, and the head. */
