@@ -116,6 +116,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     *s = (struct session){0};
     int64_t capacity = 0;
     TRY(device_open(&s->device, place->device, &options->device, e));
+    if (place->lora_tails) s->device->lora_tails = true;
     TRY(session_capacity(s->device, place->capacity, &capacity, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);

@@ -44,6 +44,7 @@ struct session_place {
     const char *device;
     int64_t capacity;
     bool train;
+    bool lora_tails; /* adapters ride in tails even where the device does not ask for it: tests */
 };
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,

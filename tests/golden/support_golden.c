@@ -96,10 +96,20 @@ static void read_spec(struct golden *g, const char *variant, const char *changes
     cJSON_Delete(json);
 }
 
-void golden_open(struct golden *g, const char *name, const char *variant, const char *device,
-                 const char *changes) {
+static void open_session(struct golden *g, const char *device, bool tails) {
     struct err e = {0};
     struct weights_report report;
+    const struct session_place place = {
+        .device = device, .capacity = INT64_C(1) << 30, .train = true, .lora_tails = tails};
+    must(session_open(&g->session, &place, &g->config, &g->options, &e), &e);
+    const struct session_source source = {.model = g->folder,
+                                          .adapter = g->spec.adapter_name_or_path};
+    if (g->session.device->computes) must(session_load(&g->session, &source, &report, &e), &e);
+}
+
+static void read_golden(struct golden *g, const char *name, const char *variant,
+                        const char *changes) {
+    struct err e = {0};
     *g = (struct golden){.folder = str_format("tests/golden/data/%s", name)};
     char *path = golden_path(g, "golden.json");
     must(json_read_file(path, JSON_MAX, &g->json, &e), &e);
@@ -110,12 +120,18 @@ void golden_open(struct golden *g, const char *name, const char *variant, const 
     read_batch(g);
     must(model_config_load(&g->config, g->folder, &e), &e);
     must(session_options_read(&g->options, &g->spec, &e), &e);
-    const struct session_place place = {
-        .device = device, .capacity = INT64_C(1) << 30, .train = true};
-    must(session_open(&g->session, &place, &g->config, &g->options, &e), &e);
-    const struct session_source source = {.model = g->folder,
-                                          .adapter = g->spec.adapter_name_or_path};
-    if (g->session.device->computes) must(session_load(&g->session, &source, &report, &e), &e);
+}
+
+void golden_open(struct golden *g, const char *name, const char *variant, const char *device,
+                 const char *changes) {
+    read_golden(g, name, variant, changes);
+    open_session(g, device, false);
+}
+
+void golden_open_tails(struct golden *g, const char *name, const char *variant, const char *device,
+                       const char *changes) {
+    read_golden(g, name, variant, changes);
+    open_session(g, device, true);
 }
 
 void golden_close(struct golden *g) {

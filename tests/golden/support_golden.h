@@ -26,6 +26,10 @@ struct golden {
  * spec keys, or NULL. */
 void golden_open(struct golden *g, const char *name, const char *variant, const char *device,
                  const char *changes);
+/* The same with adapters in the tails of their operands (op_linear_tail.c), whatever the device
+ * likes. */
+void golden_open_tails(struct golden *g, const char *name, const char *variant, const char *device,
+                       const char *changes);
 void golden_close(struct golden *g);
 
 /* A file of the family's folder; the caller frees. */

@@ -33,10 +33,21 @@ static const char *const VARIANTS[] = {"full", "lora", "rslora", "dora"};
 
 struct subject {
     const char *family, *variant;
+    bool tails; /* LoRA in the tails of its operands, as on a GPU */
 };
 
 static void must(enum status status, const struct err *e) {
     if (status != STATUS_OK) fail_msg("%s", e->text);
+}
+
+static void open_subject(struct golden *g, const struct subject *s, const char *changes) {
+    if (s->tails) {
+        golden_open_tails(g, s->family, s->variant, "cpu", changes);
+        const struct linear *const l = &g->session.model.layers[0].qkv;
+        assert_true(strcmp(s->variant, "dora") == 0 || l->augmented);
+    } else {
+        golden_open(g, s->family, s->variant, "cpu", changes);
+    }
 }
 
 static struct step_options step_options_of(const struct golden *g) {
@@ -133,7 +144,7 @@ static void test_logits_match(void **state) {
 static void test_loss_and_gradients_match(void **state) {
     const struct subject *const s = *state;
     struct golden g;
-    golden_open(&g, s->family, s->variant, "cpu", NULL);
+    open_subject(&g, s, NULL);
     const bool full = strcmp(s->variant, "full") == 0;
     const cJSON *const loss = json_member(full ? g.json : g.section, "loss");
     assert_close("the loss", backward(&g), loss->valuedouble, 1e-5);
@@ -168,7 +179,7 @@ static void train(struct golden *g) {
 static void test_trajectory_matches(void **state) {
     const struct subject *const s = *state;
     struct golden g;
-    golden_open(&g, s->family, s->variant, "cpu", NULL);
+    open_subject(&g, s, NULL);
     train(&g);
     char file[64];
     const bool full = strcmp(s->variant, "full") == 0;
@@ -188,10 +199,10 @@ static void test_adapter_saved_equals_reference(void **state) {
     struct err e = {0};
     char folder[] = "/tmp/plimsoll-test-XXXXXX", changes[128];
     assert_non_null(mkdtemp(folder));
-    golden_open(&g, s->family, s->variant, "cpu", NULL);
+    open_subject(&g, s, NULL);
     must(adapter_save(&g.session.model, "base", folder, &e), &e);
     snprintf(changes, sizeof changes, "{\"adapter_name_or_path\":\"%s\"}", folder);
-    golden_open(&again, s->family, s->variant, "cpu", changes);
+    open_subject(&again, s, changes);
     char file[64];
     snprintf(file, sizeof file, "%s/adapter_model.safetensors", s->variant);
     compare_params(&again, file, false, 0);
@@ -213,14 +224,13 @@ static void test_adapter_saved_equals_reference(void **state) {
 }
 
 static void test_merged_weights_match(void **state) {
-    (void)state;
+    const struct subject *const s = *state;
     struct golden g;
     struct err e = {0};
     struct st_set ours = {0}, reference = {0};
     char folder[] = "/tmp/plimsoll-test-XXXXXX";
     assert_non_null(mkdtemp(folder));
-    golden_open(&g, "llama", "lora", "cpu",
-                "{\"adapter_name_or_path\":\"tests/golden/data/llama/lora_after\"}");
+    open_subject(&g, s, "{\"adapter_name_or_path\":\"tests/golden/data/llama/lora_after\"}");
     char *path = file_join(folder, "merged.safetensors"),
          *wanted = golden_path(&g, "lora_merged.safetensors");
     must(weights_save_merged(&g.session.model, ST_F32, path, &e), &e);
@@ -278,11 +288,12 @@ struct list {
     size_t count;
 };
 
-static void add(struct list *l, const char *what, const char *family, const char *variant,
+static void add(struct list *l, const char *what, const struct subject *subject,
                 CMUnitTestFunction fn) {
     assert_true(l->count < TESTS_MAX);
-    l->subjects[l->count] = (struct subject){family, variant};
-    snprintf(l->names[l->count], sizeof l->names[l->count], "%s/%s/%s", family, variant, what);
+    l->subjects[l->count] = *subject;
+    snprintf(l->names[l->count], sizeof l->names[l->count], "%s/%s/%s%s", subject->family,
+             subject->variant, what, subject->tails ? " in tails" : "");
     l->tests[l->count] = (struct CMUnitTest){
         .name = l->names[l->count], .test_func = fn, .initial_state = &l->subjects[l->count]};
     l->count++;
@@ -291,17 +302,20 @@ static void add(struct list *l, const char *what, const char *family, const char
 int main(void) {
     static struct list list;
     for (size_t f = 0; f < COUNT_OF(FAMILIES); f++) {
-        add(&list, "logits", FAMILIES[f], "full", test_logits_match);
-        add(&list, "greedy", FAMILIES[f], "full", test_greedy_continuation_matches);
-        for (size_t v = 0; v < COUNT_OF(VARIANTS); v++) {
-            if (!golden_has(FAMILIES[f], VARIANTS[v])) continue;
-            add(&list, "gradients", FAMILIES[f], VARIANTS[v], test_loss_and_gradients_match);
-            add(&list, "trajectory", FAMILIES[f], VARIANTS[v], test_trajectory_matches);
-            if (v > 0)
-                add(&list, "adapter", FAMILIES[f], VARIANTS[v],
-                    test_adapter_saved_equals_reference);
+        const struct subject whole = {FAMILIES[f], "full", false};
+        add(&list, "logits", &whole, test_logits_match);
+        add(&list, "greedy", &whole, test_greedy_continuation_matches);
+        for (size_t v = 0; v < 2 * COUNT_OF(VARIANTS); v++) {
+            const struct subject s = {FAMILIES[f], VARIANTS[v / 2], v % 2 == 1};
+            if (!golden_has(s.family, s.variant) || (s.tails && v / 2 == 0)) continue;
+            add(&list, "gradients", &s, test_loss_and_gradients_match);
+            add(&list, "trajectory", &s, test_trajectory_matches);
+            if (v / 2 > 0) add(&list, "adapter", &s, test_adapter_saved_equals_reference);
         }
     }
-    add(&list, "merged", "llama", "lora", test_merged_weights_match);
+    for (int tails = 0; tails < 2; tails++) {
+        const struct subject s = {"llama", "lora", tails == 1};
+        add(&list, "merged", &s, test_merged_weights_match);
+    }
     return _cmocka_run_group_tests("golden", list.tests, list.count, NULL, NULL);
 }

@@ -21,6 +21,11 @@ static const char *const FAMILIES[] = {"llama",           "llama3_rope", "llama_
                                        "mistral_sliding", "qwen2",       "qwen3",          "phi3",
                                        "gemma",           "gemma2",      "gemma3"};
 
+/* A golden model, how it is trained, and further spec keys or NULL. */
+struct subject {
+    const char *family, *variant, *changes;
+};
+
 enum { SAMPLES = 24, GLOBAL_ROWS = 8, MAX_LENGTH = 32, STEPS = 6, VOCAB = 320 };
 
 static void must(enum status status, const struct err *e) {
@@ -54,7 +59,16 @@ static void make_dataset(struct dataset *d) {
 struct layout_case {
     int64_t micro_rows;
     bool packing, checkpointing;
+    bool tails; /* LoRA in the tails of its operands, as on a GPU */
 };
+
+static void open_case(struct golden *g, const struct subject *s, const char *device, bool tails) {
+    if (tails) {
+        golden_open_tails(g, s->family, s->variant, device, s->changes);
+    } else {
+        golden_open(g, s->family, s->variant, device, s->changes);
+    }
+}
 
 static struct batch_options options_of(const struct layout_case *c) {
     return (struct batch_options){.micro_rows = c->micro_rows,
@@ -110,28 +124,35 @@ static void assert_same_books(const char *what, const struct arena_stats *a,
     assert_int_equal(a->allocated, b->allocated);
 }
 
+static void compare_books(const struct subject *s, const struct dataset *data,
+                          const struct layout_case *c) {
+    struct arena_stats stats[2];
+    double losses[STEPS];
+    for (int device = 0; device < 2; device++) {
+        struct golden g;
+        open_case(&g, s, device ? "cpu" : "null:cpu", c->tails);
+        train(&g, data, c, losses);
+        arena_get_stats(g.session.arena, &stats[device]);
+        golden_close(&g);
+    }
+    char what[96];
+    snprintf(what, sizeof what, "%s %s%s%s%s", s->family, s->variant, c->packing ? " packed" : "",
+             c->checkpointing ? " checkpointed" : "", c->tails ? " in tails" : "");
+    assert_same_books(what, &stats[0], &stats[1]);
+}
+
 static void test_null_device_keeps_the_same_books(void **state) {
-    const char *const family = *state;
     struct dataset data;
     make_dataset(&data);
-    for (int bits = 0; bits < 8; bits++) {
-        const char *const variant = bits & 1 ? "full" : "lora";
-        if (!golden_has(family, variant)) continue;
-        const struct layout_case c = {
-            .micro_rows = 4, .packing = bits & 2, .checkpointing = bits & 4};
-        struct arena_stats stats[2];
-        double losses[STEPS];
-        for (int device = 0; device < 2; device++) {
-            struct golden g;
-            golden_open(&g, family, variant, device ? "cpu" : "null:cpu", NULL);
-            train(&g, &data, &c, losses);
-            arena_get_stats(g.session.arena, &stats[device]);
-            golden_close(&g);
-        }
-        char what[96];
-        snprintf(what, sizeof what, "%s %s%s%s", family, variant, c.packing ? " packed" : "",
-                 c.checkpointing ? " checkpointed" : "");
-        assert_same_books(what, &stats[0], &stats[1]);
+    for (int bits = 0; bits < 12; bits++) {
+        const bool tails = bits >= 8;
+        const struct subject s = {*state, !tails && bits & 1 ? "full" : "lora", NULL};
+        if (!golden_has(s.family, s.variant)) continue;
+        const struct layout_case c = {.micro_rows = 4,
+                                      .packing = bits & 2,
+                                      .checkpointing = tails ? bits & 1 : bits & 4,
+                                      .tails = tails};
+        compare_books(&s, &data, &c);
     }
     dataset_release(&data);
 }
@@ -169,43 +190,46 @@ static void test_planned_peak_is_measured_peak(void **state) {
     dataset_release(&data);
 }
 
-static void compare_layouts(const char *family, const char *variant, const char *changes) {
+static void compare_layouts(const struct subject *s) {
     static const struct layout_case CASES[] = {
-        {8, false, false}, {4, false, false}, {1, false, false}, {8, false, true},
-        {8, true, false},  {2, true, false},  {4, true, true},
+        {8, false, false, false}, {4, false, false, false}, {1, false, false, false},
+        {8, false, true, false},  {8, true, false, false},  {2, true, false, false},
+        {4, true, true, false},   {8, false, false, true},  {4, true, true, true},
     };
     struct dataset data;
     double reference[STEPS];
     make_dataset(&data);
     for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        const struct layout_case *const c = &CASES[i];
         struct golden g;
         double losses[STEPS];
-        golden_open(&g, family, variant, "cpu", changes);
-        train(&g, &data, &CASES[i], losses);
+        open_case(&g, s, "cpu", c->tails);
+        train(&g, &data, c, losses);
         golden_close(&g);
         if (i == 0) memcpy(reference, losses, sizeof reference);
         for (int step = 0; step < STEPS; step++) {
             if (fabs(losses[step] - reference[step]) <= 1e-5 * reference[step]) continue;
-            fail_msg(
-                "%s %s: micro-batch %lld%s%s: loss %.8f at step %d, the reference layout has %.8f",
-                family, variant, (long long)CASES[i].micro_rows, CASES[i].packing ? " packed" : "",
-                CASES[i].checkpointing ? " checkpointed" : "", losses[step], step + 1,
-                reference[step]);
+            fail_msg("%s %s: micro-batch %lld%s%s%s: loss %.8f at step %d, the reference layout "
+                     "has %.8f",
+                     s->family, s->variant, (long long)c->micro_rows, c->packing ? " packed" : "",
+                     c->checkpointing ? " checkpointed" : "", c->tails ? " in tails" : "",
+                     losses[step], step + 1, reference[step]);
         }
     }
     dataset_release(&data);
 }
 
 static void test_layout_leaves_the_loss_alone(void **state) {
-    const char *const family = *state;
-    compare_layouts(family, "lora", NULL);
-    if (golden_has(family, "full")) compare_layouts(family, "full", NULL);
+    const struct subject lora = {*state, "lora", NULL}, full = {*state, "full", NULL};
+    compare_layouts(&lora);
+    if (golden_has(full.family, full.variant)) compare_layouts(&full);
 }
 
 /* Dropout masks are keyed by (seed, step, sample, position, module): the layout must not show in
  * them either. */
 static void test_layout_leaves_dropout_alone(void **state) {
-    compare_layouts(*state, "lora", "{\"lora_dropout\":0.2}");
+    const struct subject s = {*state, "lora", "{\"lora_dropout\":0.2}"};
+    compare_layouts(&s);
 }
 
 enum { TESTS_MAX = 64 };

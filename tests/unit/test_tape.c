@@ -14,7 +14,7 @@
 #include "base/mem.h"
 #include "engine/tensor/ops.h"
 
-enum { TOKENS = 13, SEGMENTS = 3, INPUTS_MAX = 8, CAPACITY = 64 << 20 };
+enum { TOKENS = 13, SEGMENTS = 3, INPUTS_MAX = 10, CAPACITY = 64 << 20 };
 
 /* One operation under test: its inputs are leaf tensors; run() makes `out` from them. */
 struct subject {
@@ -27,6 +27,7 @@ struct subject {
     struct tensor *weights; /* of the loss, shape of out */
     struct tensor *ids, *positions, *cu_seqlens, *row_keys, *inv_freq;
     struct linear linear;
+    struct norm norm;
     struct attention_options attention;
     struct documents documents;
     struct random_keys keys;
@@ -116,6 +117,7 @@ static int teardown(void **state) {
     tensor_release(s->cu_seqlens);
     tensor_release(s->row_keys);
     tensor_release(s->inv_freq);
+    tensor_release(s->linear.augmented);
     tape_release(&s->tape);
     tensor_space_release(&s->space); /* asserts that nothing leaked */
     arena_close(s->arena);
@@ -333,6 +335,153 @@ static void test_linear_with_dora_and_dropout_gradient(void **state) {
     check_dora(s);
 }
 
+/* One of the blocks of the augmented matrix, as an input that is checked. */
+static struct tensor *block(struct subject *s, const int64_t place[4]) {
+    struct err e = {0};
+    struct tensor *const t =
+        tensor_view_block(s->linear.augmented, place[0], place[1], place[2], place[3]);
+    float *const values = mem_new((size_t)tensor_count(t), sizeof *values);
+    for (int64_t i = 0; i < tensor_count(t); i++) {
+        values[i] = 0.5f * uniform(s);
+    }
+    must(tensor_upload(t, values, &e), &e);
+    mem_free(values);
+    tensor_want_gradient(t);
+    s->inputs[s->input_count++] = t;
+    return t;
+}
+
+/* W [10,6] with two adapters of rank 2 on rows 0..3 and 5..8, in one matrix of 18 rows and 14
+ * columns. The block holds scaling * B, so a scaling of 1 lets its difference quotient be B's. */
+static void make_tail_linear(struct subject *s) {
+    enum { N = 10, K = 6, TAIL = 8 };
+    struct err e = {0};
+    struct linear *const l = &s->linear;
+    const struct shape shape = {.dtype = DTYPE_F32, .rows = N + TAIL, .cols = K, .tail = TAIL};
+    must(tensor_make(&s->space, &shape, CATEGORY_WEIGHTS, &l->augmented, &e), &e);
+    must(tensor_fill_zero(l->augmented, &e), &e);
+    l->tail = TAIL;
+    l->weight = block(s, (const int64_t[]){0, N, 0, K});
+    l->bias = l->bias_master = input(s, 1, N, 0.5f, 0);
+    l->lora_a = block(s, (const int64_t[]){N, 4, 0, K});
+    l->adapter_count = 2;
+    for (int i = 0; i < 2; i++) {
+        l->adapters[i] = (struct lora){.first_row = 5 * i,
+                                       .rows = 4,
+                                       .rank_first = 2 * i,
+                                       .rank = 2,
+                                       .scaling = 1,
+                                       .b = block(s, (const int64_t[]){5 * i, 4, K + 2 * i, 2})};
+    }
+}
+
+static void test_linear_with_tails_but_no_room_for_them_gradient(void **state) {
+    struct subject *const s = *state;
+    make_tail_linear(s);
+    s->run = run_linear;
+    /* The input comes last here; the operation wants it first. */
+    struct tensor *const x = input(s, TOKENS, 6, 1, 0);
+    s->inputs[s->input_count - 1] = s->inputs[0];
+    s->inputs[0] = x;
+    check(s);
+}
+
+/* A decoder's neighbours of a linear layer: a norm before it, whose result is made again in
+ * backward, and a gated unit after it, whose gradient takes the place of its input. */
+static enum status run_norm_linear_glu(struct subject *s, struct tensor **out, struct err *e) {
+    struct tensor *h = NULL, *y = NULL;
+    enum status status = op_rmsnorm(&s->tape, s->inputs[0], &s->norm, &h, e);
+    if (status == STATUS_OK) status = op_linear(&s->tape, h, &s->linear, &s->keys, &y, e);
+    tensor_release(h);
+    if (status == STATUS_OK) status = op_glu(&s->tape, y, ACTIVATION_SILU, 0, out, e);
+    tensor_release(y);
+    return status;
+}
+
+static void make_chain(struct subject *s) {
+    input(s, TOKENS, 6, 1, 0);
+    s->norm = (struct norm){.weight = input(s, 1, 6, 0.3f, 1), .eps = 1e-5f, .tail = 8};
+    make_tail_linear(s);
+    s->linear.output_tail = s->linear.tail;
+    s->run = run_norm_linear_glu;
+}
+
+static void test_linear_with_tails_gradient(void **state) {
+    struct subject *const s = *state;
+    make_chain(s);
+    check(s);
+}
+
+/* The same numbers without a tail, and the memory: what is kept between forward and backward is
+ * the projection and small things, not the norm's result. */
+static void test_linear_with_tails_equals_plain(void **state) {
+    struct subject *const s = *state;
+    struct err e = {0};
+    float with[INPUTS_MAX][TOKENS * 6], without[TOKENS * 6];
+    make_chain(s);
+    compute_gradients(s);
+    for (int i = 0; i < s->input_count; i++) {
+        must(tensor_download(s->inputs[i]->gradient->value, with[i], &e), &e);
+        tensor_release(gradient_take(s->inputs[i]->gradient));
+    }
+    struct tensor *const augmented = s->linear.augmented;
+    s->linear.augmented = NULL;
+    s->linear.tail = s->linear.output_tail = s->norm.tail = 0;
+    compute_gradients(s);
+    for (int i = 0; i < s->input_count; i++) {
+        must(tensor_download(s->inputs[i]->gradient->value, without, &e), &e);
+        for (int64_t k = 0; k < tensor_count(s->inputs[i]); k++) {
+            assert_true(fabsf(with[i][k] - without[k]) <= 1e-5f * (1 + fabsf(without[k])));
+        }
+    }
+    s->linear.augmented = augmented;
+}
+
+static enum status run_add_norm(struct subject *s, struct tensor **out, struct err *e) {
+    struct tensor *sum = NULL, *h = NULL;
+    const struct addends addends = {s->inputs[0], s->inputs[1]};
+    enum status status = op_add_rmsnorm(&s->tape, addends, &s->norm, &sum, &h, e);
+    if (status == STATUS_OK) status = op_add(&s->tape, sum, h, out, e);
+    tensor_release(sum);
+    tensor_release(h);
+    return status;
+}
+
+static void test_sum_with_norm_gradient(void **state) {
+    struct subject *const s = *state;
+    input(s, TOKENS, 8, 1, 0);
+    input(s, TOKENS, 8, 1, 0);
+    s->norm = (struct norm){.weight = input(s, 1, 8, 0.3f, 1), .eps = 1e-5f};
+    s->run = run_add_norm;
+    check(s);
+}
+
+/* What a recipe makes is what forward made, to the bit, and costs nothing until it is asked for. */
+static void test_recipe_makes_the_same_bits(void **state) {
+    struct subject *const s = *state;
+    struct err e = {0};
+    float first[TOKENS * 16], again[TOKENS * 16];
+    input(s, TOKENS, 32, 1, 0);
+    s->norm = (struct norm){.weight = input(s, 1, 32, 0.3f, 1), .eps = 1e-5f, .tail = 8};
+    struct tensor *h = NULL, *y = NULL, *made = NULL;
+    s->tape.recording = true;
+    must(op_rmsnorm(&s->tape, s->inputs[0], &s->norm, &h, &e), &e);
+    must(op_glu(&s->tape, h, ACTIVATION_SILU, 8, &y, &e), &e);
+    s->tape.recording = false;
+    assert_int_equal(y->ld, 64);
+    must(tensor_download(y, first, &e), &e);
+    struct recipe *const recipe = recipe_retain(y->recipe);
+    tensor_release(y);
+    tensor_release(h);
+    must(recipe_make(recipe, &made, &e), &e);
+    assert_int_equal(made->ld, 16);
+    must(tensor_download(made, again, &e), &e);
+    assert_memory_equal(first, again, sizeof first);
+    tensor_release(made);
+    recipe_release(recipe);
+    tape_clear(&s->tape);
+}
+
 static enum status run_attention(struct subject *s, struct tensor **out, struct err *e) {
     struct tensor *qkv = NULL;
     /* Attention overwrites what it is given: each run works on a copy made by a recorded operation.
@@ -436,6 +585,11 @@ int main(void) {
         WITH_SUBJECT(test_linear_with_lora_and_dropout_gradient),
         WITH_SUBJECT(test_linear_with_dora_gradient),
         WITH_SUBJECT(test_linear_with_dora_and_dropout_gradient),
+        WITH_SUBJECT(test_linear_with_tails_but_no_room_for_them_gradient),
+        WITH_SUBJECT(test_linear_with_tails_gradient),
+        WITH_SUBJECT(test_linear_with_tails_equals_plain),
+        WITH_SUBJECT(test_sum_with_norm_gradient),
+        WITH_SUBJECT(test_recipe_makes_the_same_bits),
         WITH_SUBJECT(test_attention_gradient),
         WITH_SUBJECT(test_attention_with_norms_window_and_softcap_gradient),
         WITH_SUBJECT(test_checkpointed_segments_have_the_same_gradient),
