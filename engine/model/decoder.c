@@ -46,9 +46,15 @@ static enum status mlp_branch(const struct decoder_inputs *in, const struct laye
     enum status status = STATUS_OK;
     GUARD(op_linear(tape, h, &l->gate_up, keys, &gate_up, e));
     tensor_drop(&h);
+    /* When the layer runs again only for its backward, nobody reads what its last product gives: it
+     * is not computed, and what it would read only for its adapters. */
+    const bool unread = tape->rerun && !l->norm_mlp_after.weight;
+    tape->unread = unread && !l->down.lora_a;
     GUARD(op_glu(tape, gate_up, in->model->config.activation, l->down.tail, &gated, e));
     tensor_drop(&gate_up);
+    tape->unread = unread;
     GUARD(op_linear(tape, gated, &l->down, keys, out, e));
+    tape->unread = false;
     tensor_drop(&gated);
     GUARD(close_branch(tape, &l->norm_mlp_after, out, e));
 done:
@@ -73,8 +79,10 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     struct tensor *const normed = h;
     h = NULL;
     GUARD(mlp_branch(in, l, tape, normed, &branch, e));
+    tape->unread = tape->rerun;
     GUARD(op_add(tape, middle, branch, out, e));
 done:
+    tape->unread = false;
     tensor_release(branch);
     tensor_release(middle);
     tensor_release(h);

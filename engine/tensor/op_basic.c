@@ -81,7 +81,8 @@ enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct
                    struct err *e) {
     ASSERT(a->rows == b->rows && a->cols == b->cols);
     struct tensor *y = NULL;
-    TRY(tensor_activation(tape->space, a->rows, a->cols, 0, &y, e));
+    const struct shape shape = {.rows = a->rows, .cols = a->cols};
+    TRY(tape_result(tape, &shape, &y, e));
     *out = y;
     const struct add_args args = {.rows = y->rows,
                                   .cols = y->cols,
@@ -92,7 +93,7 @@ enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct
                                   .ld_b = b->ld,
                                   .out = y->data,
                                   .ld_out = y->ld};
-    TRY(device_add(tape->space->device, &args, e));
+    if (!tape->unread) TRY(device_add(tape->space->device, &args, e));
     record_sum(tape, a, b, y);
     return STATUS_OK;
 }
@@ -147,9 +148,10 @@ enum status op_glu(struct tape *tape, struct tensor *x, enum activation activati
                    struct tensor **out, struct err *e) {
     ASSERT(x->cols % 2 == 0);
     struct tensor *y = NULL;
-    TRY(tensor_activation(tape->space, x->rows, x->cols / 2, tail, &y, e));
+    const struct shape shape = {.rows = x->rows, .cols = x->cols / 2, .tail = tail};
+    TRY(tape_result(tape, &shape, &y, e));
     *out = y;
-    TRY(run_glu(x, activation, y, e));
+    if (!tape->unread) TRY(run_glu(x, activation, y, e));
     if (!tape->recording) return STATUS_OK;
     struct recipe *const recipe = recipe_attach(y, &x, 1);
     recipe->make = make_glu_again;

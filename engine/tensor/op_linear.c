@@ -253,9 +253,10 @@ static enum status add_bias(const struct linear *l, const struct tensor *y, stru
     return device_column_scale(y->space->device, &add, e);
 }
 
-/* x A^T for all adapters, and what each adds to y. */
-static enum status add_adapters(const struct linear *l, const struct tensor *input,
-                                struct tensor **xa, const struct tensor *y, struct err *e) {
+/* x A^T for all adapters, and what each adds to y, where that is read. */
+static enum status add_adapters(const struct tape *tape, const struct linear *l,
+                                const struct tensor *input, struct tensor **xa,
+                                const struct tensor *y, struct err *e) {
     TRY(tensor_activation(y->space, input->rows, l->lora_a->rows, 0, xa, e));
     const struct gemm_args to_xa = {.m = input->rows,
                                     .n = l->lora_a->rows,
@@ -265,8 +266,8 @@ static enum status add_adapters(const struct linear *l, const struct tensor *inp
                                     .a = tensor_matrix(input),
                                     .b = tensor_matrix(l->lora_a),
                                     .c = tensor_matrix(*xa)};
-    TRY(gemm(y, &to_xa, e));
-    for (int64_t i = 0; i < l->adapter_count; i++) {
+    TRY(gemm(input, &to_xa, e));
+    for (int64_t i = 0; !tape->unread && i < l->adapter_count; i++) {
         TRY(add_adapter(&l->adapters[i], *xa, y, e));
     }
     return STATUS_OK;
@@ -290,8 +291,8 @@ static enum status linear_forward(struct tape *tape, struct tensor *x,
     const struct tensor *const input = dropped ? dropped : x;
     const struct product base = {
         .x = scaled ? input : x, .bias = scaled ? NULL : l->bias, .c = y, .alpha = 1};
-    GUARD(linear_product(l, &base, e));
-    if (l->lora_a) GUARD(add_adapters(l, input, &parts[SAVED_XA], y, e));
+    if (!tape->unread) GUARD(linear_product(l, &base, e));
+    if (l->lora_a) GUARD(add_adapters(tape, l, input, &parts[SAVED_XA], y, e));
     if (!scaled) goto done;
     GUARD(dora_apply(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e));
     if (dropped) {
@@ -327,7 +328,12 @@ enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *
     ASSERT(x->cols == linear->weight->cols);
     const struct linear_extra extra = {.linear = linear, .seed = keys->seed, .step = keys->step};
     struct tensor *parts[SAVED_COUNT] = {0};
-    TRY(tensor_activation(tape->space, x->rows, linear->weight->rows, linear->output_tail, out, e));
+    /* The magnitudes of DoRA are a function of the result. */
+    const bool unread = tape->unread;
+    tape->unread = unread && !has_magnitude(linear);
+    const struct shape shape = {
+        .rows = x->rows, .cols = linear->weight->rows, .tail = linear->output_tail};
+    TRY(tape_result(tape, &shape, out, e));
     tensor_want_tail(*out, linear->tail);
     enum status status = STATUS_OK;
     if (linear->augmented) {
@@ -338,6 +344,7 @@ enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *
         if (drops) parts[SAVED_KEYS] = tensor_retain(keys->row_keys);
         status = linear_forward(tape, x, &extra, parts, *out, e);
     }
+    tape->unread = unread;
     if (status == STATUS_OK) record(tape, x, &extra, parts, *out);
     for (int i = 0; i < SAVED_COUNT; i++) {
         tensor_release(parts[i]);

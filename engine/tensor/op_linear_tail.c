@@ -51,7 +51,7 @@ enum status tail_forward(struct tape *tape, const struct linear *l, struct tenso
                          struct tensor *y, struct tensor **xa, struct err *e) {
     if (tensor_tail(x) >= l->tail) {
         TRY(make_xa(l, x, tensor_matrix_at(x, 0, x->cols), e));
-        TRY(make_y(l, x, inputs(l) + l->tail, y, e));
+        if (!tape->unread) TRY(make_y(l, x, inputs(l) + l->tail, y, e));
         if (!tape->recording) return STATUS_OK;
         /* x may be made again for backward, without its tail. */
         TRY(tensor_activation(tape->space, x->rows, l->tail, 0, xa, e));
@@ -62,6 +62,7 @@ enum status tail_forward(struct tape *tape, const struct linear *l, struct tenso
     }
     TRY(tensor_activation(tape->space, x->rows, l->tail, 0, xa, e));
     TRY(make_xa(l, x, tensor_matrix(*xa), e));
+    if (tape->unread) return STATUS_OK;
     TRY(make_y(l, x, inputs(l), y, e));
     const struct gemm_args more = {.m = x->rows,
                                    .n = outputs(l),

@@ -82,6 +82,14 @@ enum status node_saved(struct node *node, int index, struct tensor **out, struct
     return STATUS_OK;
 }
 
+enum status tape_result(const struct tape *tape, const struct shape *shape, struct tensor **out,
+                        struct err *e) {
+    if (!tape->unread)
+        return tensor_activation(tape->space, shape->rows, shape->cols, shape->tail, out, e);
+    *out = tensor_without_bytes(tape->space, shape->rows, shape->cols);
+    return STATUS_OK;
+}
+
 enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
     while (tape->count > mark) {
         /* Taken off first: a segment that runs again pushes its own nodes in this place. */
@@ -109,9 +117,9 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
     if (node->inputs[0]) tensor_want_gradient(x);
     const size_t mark = tape->count;
     struct tensor *out = NULL;
-    tape->recording = true;
+    tape->recording = tape->rerun = true;
     enum status status = segment.run(tape, segment.context, segment.index, x, &out, e);
-    tape->recording = false;
+    tape->recording = tape->rerun = tape->unread = false;
     if (status == STATUS_OK && out->gradient)
         status = gradient_add(out->gradient, node->gradient, e);
     tensor_drop(&node->gradient);

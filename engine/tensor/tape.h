@@ -39,6 +39,8 @@ struct tape {
     size_t count, capacity;
     bool recording;
     bool training; /* dropout is on */
+    bool rerun;    /* a checkpointed segment runs again: nobody reads its result */
+    bool unread;   /* operations record, but do not compute, what they return (tape_result) */
 };
 
 void tape_init(struct tape *tape, struct tensor_space *space);
@@ -61,6 +63,11 @@ void node_save(struct node *node, int index, struct tensor *tensor); /* NULL is 
 enum status node_saved(struct node *node, int index, struct tensor **out, struct err *e);
 /* Lets go of it before the node ends. */
 void node_drop(struct node *node, int index);
+
+/* The result of an operation: an activation, or while `unread` is set a tensor without bytes. Who
+ * sets it knows that nothing reads the results: the end of a segment that runs again. */
+enum status tape_result(const struct tape *tape, const struct shape *shape, struct tensor **out,
+                        struct err *e);
 
 /* Gradient of sum(seed * output): starts from output's gradient, which must have been set by
  * gradient_add, and empties the tape down to `mark` (0: all of it). */

@@ -114,6 +114,14 @@ enum status tensor_activation(struct tensor_space *space, int64_t rows, int64_t 
     return tensor_make(space, &shape, CATEGORY_ACTIVATIONS, out, e);
 }
 
+struct tensor *tensor_without_bytes(struct tensor_space *space, int64_t rows, int64_t cols) {
+    struct tensor *const t = take_tensor(space);
+    t->dtype = space->device->activation_dtype;
+    t->rows = rows;
+    t->cols = t->ld = cols;
+    return t;
+}
+
 static struct tensor *view(struct tensor *owner, int64_t first, int64_t rows, int64_t cols,
                            int64_t ld) {
     struct tensor *const t = take_tensor(owner->space);

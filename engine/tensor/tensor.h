@@ -94,6 +94,9 @@ enum status tensor_new(struct tensor_space *space, enum dtype dtype, int64_t row
 enum status tensor_activation(struct tensor_space *space, int64_t rows, int64_t cols, int64_t tail,
                               struct tensor **out, struct err *e);
 
+/* An activation that is never read or written: shape and gradient only. */
+struct tensor *tensor_without_bytes(struct tensor_space *space, int64_t rows, int64_t cols);
+
 /* Rows [first, first+rows) of another tensor, sharing its bytes; retains it. */
 struct tensor *tensor_view_rows(struct tensor *owner, int64_t first, int64_t rows);
 /* A view of a flat range as a matrix: elements [first, first + rows*cols). The owner has no gaps
