@@ -223,7 +223,8 @@ enum status cuda_dnn_attention_backward(struct device *device,
     const int64_t narrow = a->tokens * a->kv_heads * a->head_dim * 2;
     char *const base = a->scratch, *const library = base + parts.library;
     char *const grouped = base + parts.dkv; /* dk, dv by query head, dq, dk, dv */
-    char *const dq = grouped + 2 * wide, *const dk = dq + wide, *const dv = dk + narrow;
+    char *const dq = grouped + (a->heads == a->kv_heads ? 0 : 2 * wide), *const dk = dq + wide,
+                *const dv = dk + narrow;
     struct call c = {
         .scale = a->scale, .masked = -INFINITY, .window = (float)shape.window, .one = 1};
     TRY(give_inputs(device, &c, plan, a, library, e));
