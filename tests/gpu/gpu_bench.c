@@ -137,14 +137,16 @@ static enum status one_step(struct session *s, const struct spec *spec, const st
     const struct step_options options = {.checkpointing = spec->gradient_checkpointing,
                                          .loss_chunk_rows = spec->loss_chunk_rows,
                                          .seed = 1,
-                                         .grad_scale = 1.0 / (double)b->trained};
+                                         .grad_scale = 1.0 / (double)b->trained,
+                                         .loss_scale = optimizer_loss_scale(&s->optimizer),
+                                         .totals = optimizer_totals(&s->optimizer)};
     struct step_sums sums = {0};
-    double norm = 0;
+    struct optimizer_report report = {0};
     TRY(optimizer_zero_grad(&s->optimizer, e));
     TRY(step_train(&s->model, b, &options, &sums, e));
     arena_enter(s->arena, PHASE_OPTIMIZER);
-    TRY(optimizer_step(&s->optimizer, spec->learning_rate, &norm, e));
-    *loss = sums.loss / (double)b->trained;
+    TRY(optimizer_step(&s->optimizer, spec->learning_rate, &report, e));
+    *loss = report.loss / (double)b->trained;
     return STATUS_OK;
 }
 
