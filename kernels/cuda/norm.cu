@@ -195,7 +195,8 @@ __global__ void __launch_bounds__(512, P == 1 && !WEIGHT  ? 3
                                                           : 2)
     rmsnorm_backward_kernel(const struct rmsnorm_backward_args a, int lanes, float *parts) {
     constexpr int N = WIDE<T>;
-    extern __shared__ float slots[];
+    extern __shared__ float4 dynamic[];
+    float *slots = (float *)dynamic;
     __shared__ float shared[2][WARP];
     const int packs = (int)(a.width / N), lane = (int)threadIdx.x % lanes;
     const uint32_t slot = threadIdx.x / lanes, per_block = blockDim.x / lanes;
@@ -261,14 +262,19 @@ __global__ void __launch_bounds__(512, P == 1 && !WEIGHT  ? 3
     }
     if constexpr (WEIGHT) {
         float *part = parts + (int64_t)blockIdx.x * a.width;
-        float *own = per_block == 1 ? part : slots + (int64_t)slot * a.width;
+        float *own = slots + (int64_t)slot * a.width;
 #pragma unroll
         for (int p = 0; p < P; p++) {
             const int c = lane + p * lanes;
             if (c >= packs) continue;
 #pragma unroll
-            for (int i = 0; i < N; i++) {
-                own[c * N + i] = dweight[p][i];
+            for (int i = 0; i < N; i += 4) {
+                const int at = c * N + i;
+                if (per_block == 1) {
+                    store_pack<float, 4>(part + at, &dweight[p][i]);
+                } else {
+                    *(float4 *)(own + at) = *(const float4 *)&dweight[p][i];
+                }
             }
         }
         if (per_block == 1) return;

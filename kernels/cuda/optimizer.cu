@@ -168,23 +168,19 @@ template <int N>
 __global__ void __launch_bounds__(THREADS)
     sum_squares_kernel(const float *x, int64_t count, double *parts) {
     __shared__ double shared[WARP];
-    const int64_t step = (int64_t)gridDim.x * THREADS * N;
+    const int64_t step = (int64_t)gridDim.x * THREADS * N, whole = count - count % N;
     double sum = 0;
 #pragma unroll 4
-    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < count; i += step) {
-        float value[N] = {};
-        if (i + N <= count) {
-            load_pack<float, N>(x + i, value);
-        } else {
-            for (int j = 0; j < N - 1; j++) {
-                if (i + j < count) value[j] = x[i + j];
-            }
-        }
+    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * N; i < whole; i += step) {
+        float value[N];
+        load_pack<float, N>(x + i, value);
 #pragma unroll
         for (int j = 0; j < N; j++) {
             sum += (double)value[j] * (double)value[j];
         }
     }
+    const int64_t last = whole + threadIdx.x;
+    if (blockIdx.x == 0 && last < count) sum += (double)x[last] * (double)x[last];
     sum = block_sum(sum, shared);
     if (threadIdx.x == 0) parts[blockIdx.x] = sum;
 }
