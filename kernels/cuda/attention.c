@@ -39,8 +39,9 @@ int64_t cuda_attention_scratch(const struct device *device, const struct attenti
 enum status cuda_attention(struct device *device, const struct attention_args *a, struct err *e) {
     if (cuda_state_of(device)->dnn && cuda_dnn_supports(device, a))
         return cuda_dnn_attention(device, a, e);
-    if (tensor_takes(a)) return cuda_attention_tensor(device, a, e);
-    return cuda_attention_plain(device, a, e);
+    if (!tensor_takes(a)) return cuda_attention_plain(device, a, e);
+    if (cuda_attention_hopper_takes(device, a)) return cuda_attention_hopper(device, a, e);
+    return cuda_attention_tensor(device, a, e);
 }
 
 enum status cuda_attention_backward(struct device *device, const struct attention_backward_args *b,

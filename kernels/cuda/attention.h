@@ -23,6 +23,12 @@ enum status cuda_attention_tensor_backward(struct device *device,
                                            const struct attention_backward_args *args,
                                            struct err *e);
 
+/* attention_hopper.cu: the forward again, by the instructions of compute capability 9.0; for what
+ * cuda_attention_tensor takes, where `takes` says that card, build and head_dim fit. */
+bool cuda_attention_hopper_takes(struct device *device, const struct attention_args *args);
+enum status cuda_attention_hopper(struct device *device, const struct attention_args *args,
+                                  struct err *e);
+
 /* attention_rows.cu: delta[h,t] = sum over d of dout * out. */
 enum status cuda_attention_delta(struct device *device, const struct attention_backward_args *args,
                                  float *delta, struct err *e);

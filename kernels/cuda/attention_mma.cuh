@@ -104,7 +104,9 @@ static __device__ __forceinline__ float power_of_two(float x) {
 /* Four sums in device memory; one request where the card has it. 16-byte aligned. */
 static __device__ __forceinline__ void add_four(float *to, float4 v) {
 #if __CUDA_ARCH__ >= 900
-    atomicAdd((float4 *)to, v);
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(v.x), "f"(v.y),
+                 "f"(v.z), "f"(v.w)
+                 : "memory");
 #else
     atomicAdd(to, v.x);
     atomicAdd(to + 1, v.y);

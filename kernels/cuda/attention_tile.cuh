@@ -20,9 +20,17 @@ template <int DIM> __device__ __forceinline__ uint32_t tile_at(uint32_t tile, in
     return tile + (uint32_t)(row * CHUNKS + (chunk ^ swizzle)) * 16;
 }
 
-/* Starts copying rows 0 .. ROWS-1 of a matrix in device memory into a tile; zeros from row `rows`
- * and from column `dim` on. A thread keeps its column, so that it holds one pointer. */
-template <typename T, int DIM, int ROWS, int THREADS>
+/* The same in panels of 64 columns, one behind the other, as wgmma wants them: rows of 128 bytes,
+ * swizzled in groups of eight rows. */
+template <int ROWS>
+__device__ __forceinline__ uint32_t panel_at(uint32_t tile, int row, int chunk) {
+    return tile_at<64>(tile + (uint32_t)(chunk / 8) * ROWS * 128, row, chunk % 8);
+}
+
+/* Starts copying rows 0 .. ROWS-1 of a matrix in device memory into a tile, or into panels; zeros
+ * from row `rows` and from column `dim` on. A thread keeps its column, so that it holds one
+ * pointer. */
+template <typename T, int DIM, int ROWS, int THREADS, bool PANELS = false>
 __device__ __forceinline__ void tile_fetch(uint32_t tile, const T *from, int64_t ld, int rows,
                                            int dim) {
     constexpr int CHUNKS = DIM / 8, WIDE = CHUNKS <= 8 ? 8 : CHUNKS <= 16 ? 16 : 32;
@@ -34,7 +42,9 @@ __device__ __forceinline__ void tile_fetch(uint32_t tile, const T *from, int64_t
     if (chunk * 8 >= dim) rows = 0;
 #pragma unroll
     for (int i = 0; i < ROWS; i += STEP) {
-        copy_16(tile_at<DIM>(tile, row + i, chunk), at, row + i < rows);
+        const uint32_t to =
+            PANELS ? panel_at<ROWS>(tile, row + i, chunk) : tile_at<DIM>(tile, row + i, chunk);
+        copy_16(to, at, row + i < rows);
         at += STEP * ld;
     }
 }
