@@ -14,8 +14,8 @@ struct load_item {
     struct tensor *to; /* f32, bf16 or f16: stored elements are converted */
 };
 
-/* Everything, in any number of threads; returns when all of it is on its way. STATUS_UNSUPPORTED for
- * stored types that are not floats. */
+/* Everything, in any number of threads; returns when all of it is on its way. STATUS_UNSUPPORTED
+ * for stored types that are not floats. */
 enum status load_items(const struct load_item *items, size_t count, struct err *e);
 
 #endif

@@ -118,7 +118,8 @@ struct tensor *model_param_gradient(const struct model *m, const struct param *p
 
 /* After masters were filled: makes everything that forward reads of them. */
 enum status model_refresh(struct model *m, struct err *e);
-/* After the optimizer wrote masters and copies: makes what it cannot write, the adapters in tails. */
+/* After the optimizer wrote masters and copies: makes what it cannot write, the adapters in tails.
+ */
 enum status model_refresh_tails(struct model *m, struct err *e);
 
 #endif

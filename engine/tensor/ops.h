@@ -4,8 +4,8 @@
  * Each takes tensors, returns a new tensor in *out (one reference), and records its backward when
  * an input wants a gradient. *out is set as soon as it exists: release it after an error too. T
  * tokens, C channels, H query heads, K key/value heads, D head dimension, F feed-forward size, V
- * vocabulary, R rank. Activations are of the device's activation dtype. Statuses: STATUS_OOM from the arena, STATUS_DEVICE and STATUS_INTERNAL from
- * the device. */
+ * vocabulary, R rank. Activations are of the device's activation dtype. Statuses: STATUS_OOM from
+ * the arena, STATUS_DEVICE and STATUS_INTERNAL from the device. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_OPS_H
 #define PLIMSOLL_ENGINE_TENSOR_OPS_H
 

@@ -1,8 +1,8 @@
 /* tape.h - reverse-mode automatic differentiation. An operation's forward function computes its
  * result and, while the tape records, leaves a node: what its backward needs, and nothing else.
  * tape_backward walks the nodes in reverse and frees each saved tensor at its last use. Of a tensor
- * with a recipe (tensor.h) only the recipe is kept, and the node makes it again when it asks for it:
- * norms and gated units cost no memory, and no matrix product is ever computed twice for that.
+ * with a recipe (tensor.h) only the recipe is kept, and the node makes it again when it asks for
+ * it: norms and gated units cost no memory, and no matrix product is computed twice for that.
  *
  * Activation checkpointing (Chen et al. 2016) is tape_segment: the segment runs without recording,
  * its input is kept, and it is run again, recording, when the walk comes to it. */

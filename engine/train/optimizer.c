@@ -19,7 +19,7 @@ enum {
     NUMBER_COUNT
 };
 
-/* As torch.amp.GradScaler has them; SCALE_MIN: a gradient that overflows even there is not small. */
+/* As torch.amp.GradScaler has them; a gradient that overflows even at SCALE_MIN is not small. */
 #define SCALE_FIRST 65536.0
 #define SCALE_MIN 1.0
 enum { SCALE_GROWTH_UPDATES = 2000 };

@@ -158,6 +158,12 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"eval_steps\":5"), "eval_steps", "eval_files");
     expect_error(WITH("\"device\":\"gpu\""), "device", "cuda:N");
     expect_error(WITH("\"finetuning_type\":\"full\",\"use_dora\":true"), "use_dora", "lora");
+    expect_error(WITH("\"device\":\"cuda:0\",\"bf16\":true,\"fp16\":true"), "fp16", "both");
+    expect_error(WITH("\"fp16\":true"), "fp16", "cuda:N");
+    expect_error(WITH("\"tf32\":true"), "tf32", "cuda:N");
+    expect_error(WITH("\"stochastic_rounding\":true"), "stochastic_rounding", "cuda:N");
+    expect_error(WITH("\"device\":\"cuda:0\",\"stochastic_rounding\":true,\"bf16\":true"),
+                 "stochastic_rounding", "full");
     expect_error(WITH("\"target_modules\":[]"), "target_modules", "empty");
     expect_error(WITH("\"target_modules\":[\"all-linear\",\"x\"]"), "target_modules", "alone");
     expect_error(WITH("\"memory\":{\"cap\":\"much\"}"), "memory.cap", "much");
