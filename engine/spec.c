@@ -101,6 +101,9 @@ static const struct spec_key KEYS[] = {
             "Unix time that chat templates take for now; 0: when the spec file was written."),
     KEY_BOOL("gradient_checkpointing", gradient_checkpointing, "false",
              "Compute activations again in the backward pass: less memory, more time."),
+    KEY_BOOL("activation_offloading", activation_offloading, "false",
+             "With gradient_checkpointing: keep what each layer needs in host memory; slower, for "
+             "long sequences (GPU)."),
     KEY_BOOL("bf16", bf16, "false",
              "Weights and matrix products in bfloat16; on a GPU activations too."),
     KEY_BOOL("fp16", fp16, "false",
@@ -398,6 +401,8 @@ static enum status check_adapter(const struct spec *s, struct err *e) {
 
 static enum status check_precision(const struct spec *s, struct err *e) {
     const bool gpu = str_starts_with(s->device, "cuda:");
+    CHECK(s->gradient_checkpointing || !s->activation_offloading, "activation_offloading",
+          "activation_offloading needs gradient_checkpointing");
     CHECK(!(s->fp16 && s->bf16), "fp16", "fp16 and bf16 are both true: choose one");
     CHECK(gpu || !s->fp16, "fp16", "fp16 needs a device cuda:N, it is %.80s", s->device);
     CHECK(gpu || !s->tf32, "tf32", "tf32 needs a device cuda:N, it is %.80s", s->device);

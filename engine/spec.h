@@ -56,7 +56,7 @@ struct spec {
     int64_t max_steps; /* 0: by epochs */
     int64_t seed;
     int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
-    bool gradient_checkpointing;
+    bool gradient_checkpointing, activation_offloading;
     bool bf16, fp16, tf32, stochastic_rounding, full_determinism, cuda_launch_blocking;
     int64_t eval_steps, save_steps, save_total_limit; /* 0: only at the end / keep all */
     int64_t loss_chunk_rows;

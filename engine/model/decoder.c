@@ -107,7 +107,8 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
     enum status status = STATUS_OK;
     GUARD(op_embedding(tape, inputs->ids, m->embedding, embedding_scale(m), &x, e));
     for (int64_t i = 0; i < m->config.layers; i++) {
-        const struct segment layer = {.run = run_layer, .context = inputs, .index = i};
+        const struct segment layer = {
+            .run = run_layer, .context = inputs, .index = i, .offload = inputs->offloading};
         GUARD(tape_segment(tape, &layer, inputs->checkpointing, x, &next, e));
         tensor_release(x);
         x = next;

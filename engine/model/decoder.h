@@ -13,6 +13,7 @@ struct decoder_inputs {
     struct documents documents;
     struct random_keys keys;
     bool checkpointing; /* keep only each layer's input and run the layer again in backward */
+    bool offloading;    /* and keep it in host memory */
 };
 
 /* *out [T,C]: hidden states after the final norm. Release *out after an error too. */

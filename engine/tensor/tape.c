@@ -144,7 +144,11 @@ enum status tape_segment(struct tape *tape, const struct segment *segment, bool 
     TRY(status);
     struct node *const node = tape_push(tape, segment_backward, *out);
     node_input(node, 0, x);
-    node_save(node, 0, x);
+    if (segment->offload) {
+        TRY(recipe_from_host(x, &node->recipes[0], e));
+    } else {
+        node_save(node, 0, x);
+    }
     _Static_assert(sizeof *segment <= NODE_EXTRA_MAX, "the segment fits the node");
     memcpy(node->extra, segment, sizeof *segment);
     return STATUS_OK;

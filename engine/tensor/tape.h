@@ -80,6 +80,7 @@ struct segment {
                        struct tensor **out, struct err *e);
     void *context; /* must outlive the tape's nodes */
     int64_t index;
+    bool offload; /* a checkpoint's x waits in host memory */
 };
 /* Runs the segment on x; with `checkpoint`, only x is kept for backward. *out holds one reference.
  */

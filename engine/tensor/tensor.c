@@ -45,6 +45,7 @@ void tensor_space_release(struct tensor_space *space) {
     ASSERT(space->live_tensors == 0);
     ASSERT(space->live_gradients == 0);
     ASSERT(space->live_recipes == 0);
+    host_copies_free(space);
     while (space->chunks) {
         struct pool_chunk *const next = space->chunks->next;
         mem_free(space->chunks);
@@ -270,15 +271,21 @@ enum status tensor_download(const struct tensor *t, void *host, struct err *e) {
     return device_download_rows(device, &rows, e);
 }
 
-struct recipe *recipe_attach(struct tensor *t, struct tensor *const *from, int count) {
-    struct tensor_space *const space = t->space;
-    ASSERT(!t->recipe && count <= RECIPE_FROM_MAX);
+struct recipe *pool_recipe(struct tensor_space *space) {
     if (!space->free_recipes) add_chunk(space);
     struct recipe *const r = space->free_recipes;
     space->free_recipes = r->next_free;
     space->live_recipes++;
-    *r = (struct recipe){
-        .space = space, .dtype = t->dtype, .rows = t->rows, .cols = t->cols, .references = 1};
+    *r = (struct recipe){.space = space, .references = 1};
+    return r;
+}
+
+struct recipe *recipe_attach(struct tensor *t, struct tensor *const *from, int count) {
+    ASSERT(!t->recipe && count <= RECIPE_FROM_MAX);
+    struct recipe *const r = pool_recipe(t->space);
+    r->dtype = t->dtype;
+    r->rows = t->rows;
+    r->cols = t->cols;
     for (int i = 0; i < count; i++) {
         r->from[i] = from[i] ? tensor_retain(from[i]) : NULL;
     }
@@ -299,6 +306,7 @@ void recipe_release(struct recipe *r) {
     for (int i = 0; i < RECIPE_FROM_MAX; i++) {
         tensor_release(r->from[i]);
     }
+    host_copy_release(space, r->copy);
     r->next_free = space->free_recipes;
     space->free_recipes = r;
     space->live_recipes--;

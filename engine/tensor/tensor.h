@@ -24,6 +24,7 @@ struct tensor_space {
     struct gradient *free_gradients;
     struct recipe *free_recipes;
     struct pool_chunk *chunks;
+    struct host_copy *free_copies;                      /* of host.c, to be used again */
     int64_t live_tensors, live_gradients, live_recipes; /* for leak checks */
 };
 
@@ -58,6 +59,7 @@ struct recipe {
     enum dtype dtype;
     int64_t rows, cols;
     _Alignas(8) unsigned char extra[RECIPE_EXTRA_MAX]; /* the operation's own numbers */
+    struct host_copy *copy; /* of a tensor that waits in host memory, else NULL */
     int64_t references;
     struct recipe *next_free;
 };
@@ -139,6 +141,9 @@ enum status tensor_download(const struct tensor *t, void *host, struct err *e);
 /* A new recipe for `t` (which may have none yet), to be filled by the caller; it takes references
  * of its own to the tensors given. NULLs are skipped. */
 struct recipe *recipe_attach(struct tensor *t, struct tensor *const *from, int count);
+/* A recipe that uploads `t` from a copy in host memory, which is made now; waits for the device.
+ * *out holds one reference. On a device that does not compute no host memory is taken. */
+enum status recipe_from_host(const struct tensor *t, struct recipe **out, struct err *e);
 struct recipe *recipe_retain(struct recipe *r);
 /* NULL is fine. */
 void recipe_release(struct recipe *r);

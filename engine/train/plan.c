@@ -14,6 +14,7 @@ static struct step_options step_of(const struct session *s, const struct spec *s
     return (struct step_options){.loss_scale = optimizer_loss_scale(&s->optimizer),
                                  .totals = optimizer_totals(&s->optimizer),
                                  .checkpointing = spec->gradient_checkpointing,
+                                 .offloading = spec->activation_offloading,
                                  .loss_chunk_rows = spec->loss_chunk_rows,
                                  .seed = (uint64_t)spec->seed,
                                  .grad_scale = 1};

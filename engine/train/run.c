@@ -142,6 +142,7 @@ static struct step_options step_options_of(const struct run *r, int64_t step, do
     return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
                                  .totals = optimizer_totals(&r->session.optimizer),
                                  .checkpointing = r->spec.gradient_checkpointing,
+                                 .offloading = r->spec.activation_offloading,
                                  .loss_chunk_rows = r->spec.loss_chunk_rows,
                                  .seed = (uint64_t)r->spec.seed,
                                  .step = (uint64_t)step,

@@ -105,8 +105,9 @@ static enum status put_batch(struct micro *u, struct tensor_space *space, const 
 
 static enum status micro_open(struct micro *u, struct model *m, const struct batch *b,
                               const struct step_options *o, struct err *e) {
-    *u = (struct micro){.inputs = {.model = m, .checkpointing = o->checkpointing},
-                        .rows = b->trained};
+    *u = (struct micro){
+        .inputs = {.model = m, .checkpointing = o->checkpointing, .offloading = o->offloading},
+        .rows = b->trained};
     struct decoder_inputs *const in = &u->inputs;
     in->documents.segments = b->segments;
     in->documents.max_seqlen = b->max_seqlen;

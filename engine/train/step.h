@@ -9,7 +9,7 @@
 #include "engine/text/batch.h"
 
 struct step_options {
-    bool checkpointing;
+    bool checkpointing, offloading; /* see decoder_inputs */
     int64_t loss_chunk_rows;
     uint64_t seed, step;     /* what dropout is keyed by, with each token's row key */
     double grad_scale;       /* 1 / trained tokens of the global batch */

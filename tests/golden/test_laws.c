@@ -58,7 +58,7 @@ static void make_dataset(struct dataset *d) {
 
 struct layout_case {
     int64_t micro_rows;
-    bool packing, checkpointing;
+    bool packing, checkpointing, offloading;
     bool tails; /* LoRA in the tails of its operands, as on a GPU */
 };
 
@@ -93,6 +93,7 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
         batcher_step(&b, step);
         const struct step_options step_options = {.totals = optimizer_totals(&g->session.optimizer),
                                                   .checkpointing = c->checkpointing,
+                                                  .offloading = c->offloading,
                                                   .loss_chunk_rows = 64,
                                                   .seed = 9,
                                                   .step = (uint64_t)step,
@@ -151,6 +152,7 @@ static void test_null_device_keeps_the_same_books(void **state) {
         const struct layout_case c = {.micro_rows = 4,
                                       .packing = bits & 2,
                                       .checkpointing = tails ? bits & 1 : bits & 4,
+                                      .offloading = bits >= 9 && bits & 1,
                                       .tails = tails};
         compare_books(&s, &data, &c);
     }
@@ -192,9 +194,16 @@ static void test_planned_peak_is_measured_peak(void **state) {
 
 static void compare_layouts(const struct subject *s) {
     static const struct layout_case CASES[] = {
-        {8, false, false, false}, {4, false, false, false}, {1, false, false, false},
-        {8, false, true, false},  {8, true, false, false},  {2, true, false, false},
-        {4, true, true, false},   {8, false, false, true},  {4, true, true, true},
+        {.micro_rows = 8},
+        {.micro_rows = 4},
+        {.micro_rows = 1},
+        {.micro_rows = 8, .checkpointing = true},
+        {.micro_rows = 8, .packing = true},
+        {.micro_rows = 2, .packing = true},
+        {.micro_rows = 4, .packing = true, .checkpointing = true},
+        {.micro_rows = 4, .checkpointing = true, .offloading = true},
+        {.micro_rows = 8, .tails = true},
+        {.micro_rows = 4, .packing = true, .checkpointing = true, .tails = true},
     };
     struct dataset data;
     double reference[STEPS];

@@ -159,6 +159,7 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"device\":\"gpu\""), "device", "cuda:N");
     expect_error(WITH("\"finetuning_type\":\"full\",\"use_dora\":true"), "use_dora", "lora");
     expect_error(WITH("\"device\":\"cuda:0\",\"bf16\":true,\"fp16\":true"), "fp16", "both");
+    expect_error(WITH("\"activation_offloading\":true"), "activation_offloading", "checkpointing");
     expect_error(WITH("\"fp16\":true"), "fp16", "cuda:N");
     expect_error(WITH("\"tf32\":true"), "tf32", "cuda:N");
     expect_error(WITH("\"stochastic_rounding\":true"), "stochastic_rounding", "cuda:N");
