@@ -7,11 +7,13 @@
 #include "kernels/cuda/common.cuh"
 
 enum {
-    FLIGHT = 4, /* packs that a thread has in flight */
     THREADS_MAX = 1024,
     SUM_THREADS = 1024,
     STATIC_BYTES = 1024, /* of shared memory that the kernel uses besides the row */
 };
+
+/* Packs that a thread has in flight: what 64 registers hold. */
+template <bool CAP, bool EDGES> constexpr int FLIGHT = (CAP && EDGES) ? 2 : 4;
 
 /* The largest logit of a part of a row, and the first pack that has it. */
 struct largest {
@@ -41,7 +43,6 @@ template <typename T> static __device__ __forceinline__ float lowest() {
 /* Powers are taken relative to `shift`: the largest logit for f32; for 16-bit logits, whose powers
  * are 2^(x log2 e - shift) by one fused multiply-add, that times log2 e. */
 #define LOG2_E 1.4426950408889634f
-#define LN_2 0.6931471805599453
 
 template <typename T> static __device__ __forceinline__ float shift_of(float top) {
     return std::is_same_v<T, float> ? top : top * LOG2_E;
@@ -72,49 +73,92 @@ template <bool CAP> static __device__ __forceinline__ float cap(float x, float s
     return CAP ? softcap * tanhf(x / softcap) : x;
 }
 
-/* A pack as it lies in memory. */
-template <typename T, int N> struct raw_of { typedef uint4 type; };
-template <> struct raw_of<float, 1> { typedef uint32_t type; };
-template <> struct raw_of<__nv_bfloat16, 1> { typedef uint16_t type; };
-template <> struct raw_of<__half, 1> { typedef uint16_t type; };
-template <typename T, int N> using raw_pack = typename raw_of<T, N>::type;
+/* A row as packs of 16 bytes. Where V is no multiple of a pack, rows begin and end within packs they
+ * share with their neighbours (EDGES); `from` and `to` are the row's places in its packs. */
+template <typename T> struct row_packs {
+    T *packs;
+    int count, from, to;
+};
 
-template <typename T, int N, bool CAP>
-static __device__ __forceinline__ void open_pack(const raw_pack<T, N> &raw, float softcap,
-                                                 float *x) {
-    if constexpr (N == 1) {
-        x[0] = to_float(*reinterpret_cast<const T *>(&raw));
-    } else {
-        unpack<T>(raw, x);
+/* Whether pack `at` may hold elements that are not of this row. */
+template <typename T, bool EDGES>
+static __device__ __forceinline__ bool is_shared(const struct row_packs<T> &row, int at) {
+    return EDGES && (at == 0 || at == row.count - 1);
+}
+
+/* A pack as it lies in memory. What is not of this row is not touched, and 0. */
+template <typename T, bool EDGES>
+static __device__ __forceinline__ uint4 fetch(const struct row_packs<T> &row, int at) {
+    constexpr int N = WIDE<T>;
+    const T *from = row.packs + (int64_t)at * N;
+    if (!is_shared<T, EDGES>(row, at)) return load_16(from);
+    float x[N];
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int place = at * N + i;
+        x[i] = place >= row.from && place < row.to ? to_float(from[i]) : 0.0f;
     }
+    return pack<T>(x);
+}
+
+/* Its logits, capped; those that are not of this row become the lowest. */
+template <typename T, bool CAP, bool EDGES>
+static __device__ __forceinline__ void open_pack(const struct row_packs<T> &row, const uint4 &raw,
+                                                 int at, float softcap, float *x) {
+    constexpr int N = WIDE<T>;
+    unpack<T>(raw, x);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         x[i] = cap<CAP>(x[i], softcap);
+    }
+    if (!is_shared<T, EDGES>(row, at)) return;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int place = at * N + i;
+        if (place < row.from || place >= row.to) x[i] = lowest<T>();
+    }
+}
+
+template <typename T, bool EDGES>
+static __device__ __forceinline__ void put_back(const struct row_packs<T> &row, int at,
+                                                const float *x) {
+    constexpr int N = WIDE<T>;
+    T *to = row.packs + (int64_t)at * N;
+    if (!is_shared<T, EDGES>(row, at)) {
+        store_pack<T, N>(to, x);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int place = at * N + i;
+        if (place >= row.from && place < row.to) to[i] = from_float<T>(x[i]);
     }
 }
 
 /* The first pass: the thread's share of the row, kept in `cache` as far as that goes. Returns its
  * largest logit; *sum is of powers relative to that. */
-template <typename T, int N, bool CAP>
-static __device__ __forceinline__ struct largest read_row(const raw_pack<T, N> *row, int packs,
-                                                          raw_pack<T, N> *cache, int kept,
-                                                          float softcap, float *sum) {
+template <typename T, bool CAP, bool EDGES>
+static __device__ __forceinline__ struct largest read_row(const struct row_packs<T> &row,
+                                                          uint4 *cache, int kept, float softcap,
+                                                          float *sum) {
+    constexpr int N = WIDE<T>, AHEAD = FLIGHT<CAP, EDGES>;
+    const int step = (int)blockDim.x;
     struct largest mine = {lowest<T>(), INT32_MAX};
     float shift = shift_of<T>(mine.top), total = 0;
-    for (int base = (int)threadIdx.x; base < packs; base += FLIGHT * (int)blockDim.x) {
-        raw_pack<T, N> raw[FLIGHT];
+    for (int base = (int)threadIdx.x; base < row.count; base += AHEAD * step) {
+        uint4 raw[AHEAD];
 #pragma unroll
-        for (int j = 0; j < FLIGHT; j++) {
-            const int at = base + j * (int)blockDim.x;
-            if (at < packs) raw[j] = __ldcg(row + at);
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = base + j * step;
+            if (at < row.count) raw[j] = fetch<T, EDGES>(row, at);
         }
 #pragma unroll
-        for (int j = 0; j < FLIGHT; j++) {
-            const int at = base + j * (int)blockDim.x;
-            if (at >= packs) break;
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = base + j * step;
+            if (at >= row.count) break;
             if (at < kept) cache[at] = raw[j];
             float x[N];
-            open_pack<T, N, CAP>(raw[j], softcap, x);
+            open_pack<T, CAP, EDGES>(row, raw[j], at, softcap, x);
             float top = x[0];
 #pragma unroll
             for (int i = 1; i < N; i++) {
@@ -139,7 +183,7 @@ static __device__ __forceinline__ struct largest read_row(const raw_pack<T, N> *
     return mine;
 }
 
-/* What the second pass knows of the row. */
+/* What the second pass knows of the row; `label` is its place in the packs. */
 struct row_facts {
     float shift, factor, softcap;
     int label;
@@ -147,23 +191,24 @@ struct row_facts {
 };
 
 /* The second pass: the gradient over the logits. */
-template <typename T, int N, bool CAP>
-static __device__ __forceinline__ void write_row(T *row, int packs, const raw_pack<T, N> *cache,
+template <typename T, bool CAP, bool EDGES>
+static __device__ __forceinline__ void write_row(const struct row_packs<T> &row, const uint4 *cache,
                                                  int kept, const struct row_facts &f) {
-    const raw_pack<T, N> *from = reinterpret_cast<const raw_pack<T, N> *>(row);
-    for (int base = (int)threadIdx.x; base < packs; base += FLIGHT * (int)blockDim.x) {
-        raw_pack<T, N> raw[FLIGHT];
+    constexpr int N = WIDE<T>, AHEAD = FLIGHT<CAP, EDGES>;
+    const int step = (int)blockDim.x;
+    for (int base = (int)threadIdx.x; base < row.count; base += AHEAD * step) {
+        uint4 raw[AHEAD];
 #pragma unroll
-        for (int j = 0; j < FLIGHT; j++) {
-            const int at = base + j * (int)blockDim.x;
-            if (at < packs) raw[j] = at < kept ? cache[at] : __ldcg(from + at);
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = base + j * step;
+            if (at < row.count) raw[j] = at < kept ? cache[at] : fetch<T, EDGES>(row, at);
         }
 #pragma unroll
-        for (int j = 0; j < FLIGHT; j++) {
-            const int at = base + j * (int)blockDim.x;
-            if (at >= packs) break;
+        for (int j = 0; j < AHEAD; j++) {
+            const int at = base + j * step;
+            if (at >= row.count) break;
             float x[N];
-            open_pack<T, N, CAP>(raw[j], f.softcap, x);
+            open_pack<T, CAP, EDGES>(row, raw[j], at, f.softcap, x);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 const float t = CAP ? x[i] / f.softcap : 0.0f;
@@ -175,42 +220,44 @@ static __device__ __forceinline__ void write_row(T *row, int packs, const raw_pa
                     if (at * N + i == f.label) x[i] = f.label_gradient;
                 }
             }
-            store_pack<T, N>(row + (int64_t)at * N, x);
+            put_back<T, EDGES>(row, at, x);
         }
     }
 }
 
 /* Whether the label is the first of the largest logits. `best` is the first pack that has them. */
-template <typename T, int N, bool CAP>
-static __device__ __forceinline__ bool is_first_largest(const T *row, int label, float softcap,
-                                                        struct largest best) {
+template <typename T, bool CAP>
+static __device__ __forceinline__ bool is_first_largest(const struct row_packs<T> &row, int label,
+                                                        float softcap, struct largest best) {
+    constexpr int N = WIDE<T>;
     if (label / N != best.pack) return false;
-    for (int i = best.pack * N; i < label; i++) {
-        if (cap<CAP>(to_float(row[i]), softcap) >= best.top) return false;
+    for (int i = max(best.pack * N, row.from); i < label; i++) {
+        if (cap<CAP>(to_float(row.packs[i]), softcap) >= best.top) return false;
     }
-    return cap<CAP>(to_float(row[label]), softcap) >= best.top;
+    return cap<CAP>(to_float(row.packs[label]), softcap) >= best.top;
 }
 
 /* Computes loss = log sum exp(x) - x[label], whether the label is the first largest, and the
  * gradient (softmax - onehot) * grad_scale * loss_scale (times the slope of the cap) over x.
  * Grid: a block a row; a thread every blockDim-th pack. Shared: the first `kept` packs of the row.
- * T [rows,V] contiguous, f32 powers, f64 total and logarithm. V a multiple of N.
+ * T [rows,V] contiguous, f32 powers, f64 total and logarithm. EDGES where rows are not whole packs.
  * Bytes: 2 * sizeof(T) a logit, and what is beyond `kept` once more from the second-level cache. */
-template <typename T, int N, bool CAP>
+template <typename T, bool CAP, bool EDGES>
 __global__ void __launch_bounds__(THREADS_MAX)
     cross_entropy_kernel(const struct cross_entropy_args a, int kept) {
-    extern __shared__ uint4 dynamic[];
+    extern __shared__ uint4 cache[];
     __shared__ struct largest tops[WARP];
     __shared__ double sums[WARP];
-    raw_pack<T, N> *cache = reinterpret_cast<raw_pack<T, N> *>(dynamic);
+    constexpr int N = WIDE<T>;
     const int64_t r = blockIdx.x;
-    T *row = (T *)a.logits + r * a.vocab;
-    const int packs = (int)(a.vocab / N), label = a.labels[r];
+    T *first = (T *)a.logits + r * a.vocab;
+    const int from = EDGES ? (int)((uintptr_t)first % 16 / sizeof(T)) : 0;
+    const int to = from + (int)a.vocab, label = from + a.labels[r];
+    const struct row_packs<T> row = { first - from, (to + N - 1) / N, from, to };
     const int lane = (int)threadIdx.x % WARP, warps = (int)blockDim.x / WARP;
-    const float target = cap<CAP>(to_float(row[label]), a.softcap);
+    const float target = cap<CAP>(to_float(row.packs[label]), a.softcap);
     float sum;
-    const struct largest mine = read_row<T, N, CAP>(reinterpret_cast<const raw_pack<T, N> *>(row),
-                                                    packs, cache, kept, a.softcap, &sum);
+    const struct largest mine = read_row<T, CAP, EDGES>(row, cache, kept, a.softcap, &sum);
     const struct largest of_warp = warp_largest(mine);
     if (lane == 0) tops[threadIdx.x / WARP] = of_warp;
     __syncthreads();
@@ -218,8 +265,7 @@ __global__ void __launch_bounds__(THREADS_MAX)
     const struct largest best = warp_largest(lane < warps ? tops[lane] : none);
     const float shift = shift_of<T>(best.top);
     /* Before the next barrier, behind which the logits are overwritten. */
-    const bool correct =
-        threadIdx.x == 0 && is_first_largest<T, N, CAP>(row, label, a.softcap, best);
+    const bool correct = threadIdx.x == 0 && is_first_largest<T, CAP>(row, label, a.softcap, best);
     const double total =
         block_sum((double)(sum * power_of_shifts<T>(shift_of<T>(mine.top), shift)), sums);
     if (a.write_gradient) {
@@ -229,36 +275,36 @@ __global__ void __launch_bounds__(THREADS_MAX)
         const double rest = ((double)power<T>(target, shift) - total) / total;
         const struct row_facts facts = {shift, (float)((double)scale / total), a.softcap, label,
                                         (float)rest * scale * (1.0f - t * t)};
-        write_row<T, N, CAP>(row, packs, cache, kept, facts);
+        write_row<T, CAP, EDGES>(row, cache, kept, facts);
     }
     if (threadIdx.x != 0) return;
-    const double base = std::is_same_v<T, float> ? (double)shift : (double)shift * LN_2;
+    /* Divided by the constant that multiplied, whatever its own rounding. */
+    const double base = std::is_same_v<T, float> ? (double)shift : (double)shift / (double)LOG2_E;
     a.losses[r] = (float)(log(total) + base - (double)target);
     a.correct[r] = correct;
 }
 
 /* Threads of a block: with few of them several rows share a multiprocessor and overlap. */
-static int choose_threads(int64_t packs, size_t cached_bytes) {
+static int choose_threads(int64_t packs, int64_t cached_bytes) {
     if (packs <= 1024) return packs <= 512 ? 128 : 256;
     return cached_bytes > 112 << 10 ? 1024 : 512;
 }
 
-template <typename T, int N, bool CAP>
+template <typename T, bool CAP, bool EDGES>
 static cudaError_t launch_loss(const struct cuda_state *state, const struct cross_entropy_args *a) {
-    const int64_t packs = a->vocab / N, room = state->shared_bytes - STATIC_BYTES;
-    const int64_t size = N * (int64_t)sizeof(T);
-    int64_t kept = a->write_gradient ? packs : 0;
-    if (kept * size > room) kept = room / size;
-    const size_t bytes = (size_t)(kept * size);
+    const int64_t packs = divide_up(a->vocab, WIDE<T>) + EDGES;
+    const int64_t room = (state->shared_bytes - STATIC_BYTES) / 16;
+    const int64_t kept = !a->write_gradient ? 0 : packs < room ? packs : room;
+    const int64_t bytes = kept * 16;
     if (bytes > 48 << 10) {
         const cudaError_t error =
-            cudaFuncSetAttribute(cross_entropy_kernel<T, N, CAP>,
+            cudaFuncSetAttribute(cross_entropy_kernel<T, CAP, EDGES>,
                                  cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (error != cudaSuccess) return error;
     }
-    const int threads = choose_threads(packs, bytes);
-    cross_entropy_kernel<T, N, CAP>
-        <<<(unsigned)a->rows, threads, bytes, state->stream>>>(*a, (int)kept);
+    cross_entropy_kernel<T, CAP, EDGES>
+        <<<(unsigned)a->rows, choose_threads(packs, bytes), (size_t)bytes, state->stream>>>(
+            *a, (int)kept);
     return cudaSuccess;
 }
 
@@ -271,13 +317,12 @@ enum status cuda_cross_entropy(struct device *device, const struct cross_entropy
     cudaError_t error = cudaSuccess;
     TRY(launch_for(device, a->dtype, "cross_entropy", e, [&](auto one) {
         using T = decltype(one);
-        constexpr int N = WIDE<T>;
-        if (a->vocab % N != 0 || !is_wide(a->logits, a->vocab, sizeof(T))) {
-            error = a->softcap > 0 ? launch_loss<T, 1, true>(state, a)
-                                   : launch_loss<T, 1, false>(state, a);
+        if (is_wide(a->logits, a->vocab, sizeof(T))) {
+            error = a->softcap > 0 ? launch_loss<T, true, false>(state, a)
+                                   : launch_loss<T, false, false>(state, a);
         } else {
-            error = a->softcap > 0 ? launch_loss<T, N, true>(state, a)
-                                   : launch_loss<T, N, false>(state, a);
+            error = a->softcap > 0 ? launch_loss<T, true, true>(state, a)
+                                   : launch_loss<T, false, true>(state, a);
         }
     }));
     return cuda_check(device, error, "cross_entropy", e);
