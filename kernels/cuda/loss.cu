@@ -73,7 +73,7 @@ template <bool CAP> static __device__ __forceinline__ float cap(float x, float s
     return CAP ? softcap * tanhf(x / softcap) : x;
 }
 
-/* A row as packs of 16 bytes. Where V is no multiple of a pack, rows begin and end within packs they
+/* A row as packs of 16 bytes. Where V is no multiple of a pack, rows begin and end in packs they
  * share with their neighbours (EDGES); `from` and `to` are the row's places in its packs. */
 template <typename T> struct row_packs {
     T *packs;
