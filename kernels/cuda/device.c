@@ -48,8 +48,8 @@ enum status cuda_check(struct device *device, cudaError_t error, const char *ope
     err_set(&now, STATUS_DEVICE, "%s on %s (%s): %s (%s)%s", operation, device->name, state->card,
             cudaGetErrorString(error), cudaGetErrorName(error),
             named ? ""
-                  : "; it may come from an operation before this one, which a run with the "
-                    "blocking switch of the CUDA device names");
+                  : "; it may come from an operation before this one, which "
+                    "cuda_launch_blocking names");
     if (sticky) state->failed = now;
     return err_set(e, STATUS_DEVICE, "%s", now.text);
 }
