@@ -98,25 +98,28 @@ static void make_piece(void *to, enum dtype dtype, const float *values, int64_t 
     }
 }
 
-static enum status fill_rows(struct tensor *t, const float *values, struct err *e) {
+/* The same normal values in both dtypes that parameters have. */
+struct table {
+    float *f32;
+    uint16_t *bf16;
+};
+
+static enum status fill_rows(struct tensor *t, const struct table *table, int64_t start,
+                             struct err *e) {
     const int64_t size = dtype_bytes(t->dtype);
     const int64_t step = PIECE / t->cols > 0 ? PIECE / t->cols : 1;
-    char *const piece = mem_new((size_t)(step * t->cols), (size_t)size);
-    enum status status = STATUS_OK;
-    for (int64_t first = 0; status == STATUS_OK && first < t->rows; first += step) {
-        const int64_t rows = first + step < t->rows ? step : t->rows - first;
-        make_piece(piece, t->dtype, values + first * 7919 % (TABLE_COUNT - step * t->cols),
-                   rows * t->cols);
+    for (int64_t first = 0; first < t->rows; first += step) {
+        const int64_t at = (start + first * 7919) % (TABLE_COUNT - step * t->cols);
         const struct transfer part = {.device = (char *)t->data + first * t->ld * size,
                                       .device_pitch = t->ld * size,
-                                      .host = piece,
+                                      .host = t->dtype == DTYPE_F32 ? (void *)(table->f32 + at)
+                                                                    : (void *)(table->bf16 + at),
                                       .host_pitch = t->cols * size,
                                       .width = t->cols * size,
-                                      .rows = rows};
-        status = device_upload_rows(t->space->device, &part, e);
+                                      .rows = first + step < t->rows ? step : t->rows - first};
+        TRY(device_upload_rows(t->space->device, &part, e));
     }
-    mem_free(piece);
-    return status;
+    return STATUS_OK;
 }
 
 static enum status fill_constant(struct tensor *t, float value, struct err *e) {
@@ -133,21 +136,21 @@ static enum status fill_constant(struct tensor *t, float value, struct err *e) {
 }
 
 enum status bench_fill(struct model *m, struct err *e) {
-    float *const table = normal_table();
+    if (!m->space->device->computes) return STATUS_OK;
+    struct table table = {.f32 = normal_table(), .bf16 = mem_new(TABLE_COUNT, sizeof(uint16_t))};
+    make_piece(table.bf16, DTYPE_BF16, table.f32, TABLE_COUNT);
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < m->param_count; i++) {
         const struct param *const p = &m->params[i];
         struct tensor *t = model_param_view(m, p, true);
         const bool norm = m->storages[p->storage].kind == PARAM_NORM;
         const float offset = m->config.norm_weight_offset;
-        if (p->rank == 1) {
-            status = fill_constant(t, norm ? 1 - offset : 0, e);
-        } else {
-            status = fill_rows(t, table + i * 104729 % (TABLE_COUNT / 2), e);
-        }
+        status = p->rank == 1 ? fill_constant(t, norm ? 1 - offset : 0, e)
+                              : fill_rows(t, &table, (int64_t)i * 104729, e);
         tensor_release(t);
     }
-    mem_free(table);
+    mem_free(table.f32);
+    mem_free(table.bf16);
     if (status == STATUS_OK) status = model_refresh(m, e);
     if (status == STATUS_OK && m->options.lora) status = weights_init_adapter(m, 1, e);
     return status;

@@ -38,21 +38,22 @@ static const struct bench_case CASES[] = {
 
 /* ---- a spec, and a session of it --------------------------------------------------------------- */
 
-static enum status make_spec(const struct bench_case *c, const char *device, struct spec *spec,
-                             struct err *e) {
+static enum status make_spec(const struct bench_case *c, struct spec *spec, struct err *e) {
     cJSON *const json = cJSON_CreateObject();
     json_add_string(json, "model", c->shape);
-    json_add_string(json, "device", device);
+    json_add_string(json, "device", "cuda:0");
     json_add_string(json, "finetuning_type", c->full ? "full" : "lora");
     json_add_bool(json, "bf16", true);
-    json_add_i64(json, "r", 16);
-    json_add_i64(json, "lora_alpha", 32);
-    json_add_number(json, "lora_dropout", 0);
+    cJSON_AddNumberToObject(json, "r", 16);
+    cJSON_AddNumberToObject(json, "lora_alpha", 32);
+    cJSON_AddNumberToObject(json, "lora_dropout", 0);
     json_add_bool(json, "gradient_checkpointing", c->checkpointing);
-    json_add_number(json, "learning_rate", 1e-4);
-    json_add_i64(json, "loss_chunk_rows", 4096);
+    cJSON_AddNumberToObject(json, "learning_rate", 1e-4);
+    cJSON_AddNumberToObject(json, "loss_chunk_rows", 4096);
     cJSON *const data = cJSON_AddObjectToObject(json, "data");
-    json_add_i64(data, "max_length", 131072);
+    cJSON_AddNumberToObject(data, "max_length", 131072);
+    cJSON *const files = cJSON_AddArrayToObject(data, "train_files");
+    cJSON_AddItemToArray(files, cJSON_CreateString("made in memory"));
     cJSON *const targets = cJSON_AddArrayToObject(json, "target_modules");
     cJSON_AddItemToArray(targets, cJSON_CreateString("all-linear"));
     const enum status status = spec_parse(spec, json, e);
@@ -296,7 +297,7 @@ static enum status run_case(const struct bench_case *c, const char *device, stru
     int64_t bin_count = 1;
     struct spec spec = {0};
     struct model_config *const config = mem_new(1, sizeof *config);
-    enum status status = make_spec(c, device, &spec, e);
+    enum status status = make_spec(c, &spec, e);
     if (status == STATUS_OK) status = bench_config(config, c->shape, e);
     if (status == STATUS_OK && c->cap_gib) {
         fixed.rows = 1;
