@@ -12,7 +12,7 @@ struct gradient *pool_gradient(struct tensor_space *space);
 void pool_return_gradient(struct gradient *g);
 struct recipe *pool_recipe(struct tensor_space *space);
 
-/* host.c: gives the copy back to the space it came from, and all of a space's copies to the host. */
+/* host.c: gives a copy back to the space it came from, and all of a space's copies to the host. */
 void host_copy_release(struct tensor_space *space, struct host_copy *copy);
 void host_copies_free(struct tensor_space *space);
 
