@@ -24,7 +24,8 @@ enum status cuda_attention_tensor_backward(struct device *device,
                                            struct err *e);
 
 /* attention_hopper.cu: the forward again, by the instructions of compute capability 9.0; for what
- * cuda_attention_tensor takes, where `takes` says that card, build and head_dim fit. */
+ * cuda_attention_tensor takes, where `takes` says that card, build and head_dim fit. The backward
+ * asks it too, and then takes attention_hopper_backward.cu for heads of up to 128 dimensions. */
 bool cuda_attention_hopper_takes(struct device *device, const struct attention_args *args);
 enum status cuda_attention_hopper(struct device *device, const struct attention_args *args,
                                   struct err *e);

@@ -7,142 +7,25 @@
  * leaving the registers. Only dS goes through shared memory, for dq = dS K, which is summed into
  * device memory in f32. That product runs one step late, beside the next scores, so that a step
  * has a single barrier. */
-#include "kernels/cuda/attention_mma.cuh"
+#include "kernels/cuda/attention_backward.cuh"
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_launch.cuh"
 #include "kernels/cuda/attention_rows.cuh"
 #include "kernels/cuda_sizes.h"
 
-/* What a launch makes: heads of more than 128 dimensions have no room for both sums at once. */
-enum { MAKE_BOTH, MAKE_DV, MAKE_DK };
-
-/* Sizes of one variant. Warps of the block: BN/16, each owns 16 keys; for dq they lie WM by
- * (BN/16)/WM over [BM, DIM]. */
-template <int DIM_, int BM_, int BN_, int WM_, int MAKE_> struct variant {
-    static constexpr int DIM = DIM_, BM = BM_, BN = BN_, WM = WM_, MAKE = MAKE_;
-    static constexpr int THREADS = BN * 2, WN = BN / 16 / WM;
-    static constexpr bool DV = MAKE != MAKE_DK, DK = MAKE != MAKE_DV;
-    /* Shared memory in bytes: K, V; two stages of Q, dO, lse, delta; two of dS^T. */
-    static constexpr int KEYS = BN * DIM * 2, QUERIES = BM * DIM * 2, SCORES = BM * BN * 2;
-    static constexpr int STAGE = 2 * QUERIES, ROWS = 2 * BM * 4;
-    static constexpr int AT_V = KEYS, AT_STAGES = DK ? 2 * KEYS : KEYS;
-    static constexpr int AT_SCORES = AT_STAGES + 2 * STAGE;
-    static constexpr int AT_ROWS = AT_SCORES + (DK ? 2 * SCORES : 0);
-    static constexpr int BYTES = AT_ROWS + 2 * ROWS;
-    static_assert(BM % (16 * WM) == 0 && DIM % (16 * WN) == 0, "dq falls into whole pieces");
-};
-
-struct backward_parameters {
-    struct attention_backward_args args;
-    struct attention_grid grid;
-    const float *delta; /* [H,T] */
-    float *dq;          /* [T, H*D] sums, or NULL: not made here */
-};
-
-/* One block of queries of one head, and the two buffers it is in. */
-struct step {
-    int head, query; /* query: its first row in the document */
-    int stage;
-};
-
-/* Starts the copies of a step's Q, dO, lse and delta. */
-template <typename T, typename V>
-static __device__ __forceinline__ void fetch_step(const struct backward_parameters &p,
-                                                  const struct attention_span &span, uint32_t base,
-                                                  struct step s) {
-    const struct attention_args &a = p.args.forward;
-    const int64_t token = span.first + s.query;
-    const int dim = (int)a.head_dim, rows = span.length - s.query;
-    const uint32_t tile = base + V::AT_STAGES + s.stage * V::STAGE;
-    const T *q = (const T *)a.q + token * a.ld_q + (int64_t)s.head * dim;
-    const T *dout = (const T *)p.args.dout + token * p.args.ld_dout + (int64_t)s.head * dim;
-    tile_fetch<T, V::DIM, V::BM, V::THREADS>(tile, q, a.ld_q, rows, dim);
-    tile_fetch<T, V::DIM, V::BM, V::THREADS>(tile + V::QUERIES, dout, p.args.ld_dout, rows, dim);
-    const int row = (int)threadIdx.x;
-    if (row < V::BM) {
-        const int64_t at = (int64_t)s.head * a.tokens + token + (row < rows ? row : 0);
-        const uint32_t to = base + V::AT_ROWS + s.stage * V::ROWS + row * 4;
-        copy_4(to, a.lse + at, row < rows);
-        copy_4(to + V::BM * 4, p.delta + at, row < rows);
-    }
-}
-
-/* s: scores of 16 keys (rows) by BM queries become P = exp(score - lse); ds: dP becomes dS = P *
- * (dP - delta) * (slope of the cap). Rows beyond the document hold zeros in every operand, so P = 1
- * there meets dO = 0, and dS = 0. CAPPED asks the mask here, others have asked it before. */
-template <typename V, bool CAPPED>
-static __device__ __forceinline__ void gradient_scores(const struct attention_args &a,
-                                                       float s[1][V::BM / 8][4],
-                                                       float ds[1][V::BM / 8][4], uint32_t rows,
-                                                       int distance) {
-    const int lane = lane_index(), window = attention_window(a);
-    const float slope = (CAPPED ? a.softcap : a.scale) * LOG2E;
-#pragma unroll
-    for (int j = 0; j < V::BM / 8; j++) {
-        const uint32_t at = rows + (8 * j + 2 * (lane & 3)) * 4;
-        const float2 lse = load_shared_floats(at), delta = load_shared_floats(at + V::BM * 4);
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const float shift = (i & 1 ? lse.y : lse.x) * LOG2E;
-            float x = s[0][j][i], factor = 1;
-            if (CAPPED) {
-                const int d = distance + 8 * j + (i & 1) - 8 * (i >> 1);
-                x = cap_tanh(x * a.scale / a.softcap);
-                factor = 1.0f - x * x;
-                if (d < 0 || d >= window) x = -INFINITY;
-            }
-            const float probability = power_of_two(x * slope - shift);
-            s[0][j][i] = probability;
-            if (V::DK)
-                ds[0][j][i] = probability * (ds[0][j][i] - (i & 1 ? delta.y : delta.x)) * factor;
-        }
-    }
-}
-
-/* dq[BM, DIM] += dS K of step s, in device memory. Two lanes exchange halves, so that each adds
- * four neighbouring columns of one row. */
+/* dq[BM, DIM] += dS K of step s, in device memory. */
 template <typename T, typename V>
 static __device__ __forceinline__ void add_queries(const struct backward_parameters &p,
                                                    const struct attention_span &span, uint32_t base,
                                                    struct step s) {
     constexpr int TILES = V::BM / 16 / V::WM, N = V::DIM / V::WN;
-    const struct attention_args &a = p.args.forward;
-    const int lane = lane_index(), warp = (int)threadIdx.x / 32;
+    const int warp = (int)threadIdx.x / 32;
     const int row = warp / V::WN * TILES * 16, column = warp % V::WN * N;
     float c[TILES][N / 8][4];
     product_columns<T, V::BM, V::DIM, V::BN, TILES, N>(c, base + V::AT_SCORES + s.stage * V::SCORES,
                                                        row, base, column);
-    const int odd = lane & 1;
-    const int r = s.query + row + (lane >> 2) + 8 * odd, dim = (int)a.head_dim;
-    const int first = column + 4 * ((lane & 3) >> 1);
-    float *to = p.dq + (span.first + r) * a.heads * dim + (int64_t)s.head * dim + first;
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-#pragma unroll
-        for (int j = 0; j < N / 8; j++) {
-            const float *x = c[t][j];
-            const float y0 = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[2], 1);
-            const float y1 = __shfl_xor_sync(0xffffffffu, odd ? x[1] : x[3], 1);
-            const float4 v =
-                odd ? make_float4(y0, y1, x[2], x[3]) : make_float4(x[0], x[1], y0, y1);
-            if (r + 16 * t < span.length && first + 8 * j < dim)
-                add_four(to + 16 * t * a.heads * dim + 8 * j, v);
-        }
-    }
-}
-
-/* The warp's 16 rows of sums to dk or dv, through its rows of a tile of keys. */
-template <typename T, typename V>
-static __device__ __forceinline__ void write_keys(const struct attention_args &a,
-                                                  const struct attention_span &span, void *to,
-                                                  int64_t ld, uint32_t tile, int kv_head,
-                                                  const float c[V::DIM / 8][4], float factor) {
-    const int row = (int)threadIdx.x / 32 * 16;
-    tile_put<T, V::DIM>(tile, row, c, factor, factor);
-    __syncwarp();
-    T *at = (T *)to + (span.first + span.from) * ld + kv_head * a.head_dim;
-    tile_write<T, V::DIM, 16>(at, ld, tile, row, span.length - span.from, (int)a.head_dim);
+    add_sums<TILES, N>(p, span, s, row, column, c);
 }
 
 /* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of keys; P and dS
@@ -165,8 +48,7 @@ __global__ void __launch_bounds__(V::THREADS, 1)
     const int group = (int)(a.heads / a.kv_heads), keys = span.length - span.from;
     const int64_t first = span.first + span.from;
     const uint32_t base = shared_address(shared);
-    /* The last query that sees the last key, and no further than the document. */
-    const int end = (int)min((int64_t)span.length, (int64_t)span.from + V::BN - 1 + window);
+    const int end = last_query(a, span, V::BN);
     const T *k = (const T *)a.k + first * a.ld_k + (int64_t)kv_head * dim;
     const T *v = (const T *)a.v + first * a.ld_v + (int64_t)kv_head * dim;
     tile_fetch<T, V::DIM, V::BN, V::THREADS>(base, k, a.ld_k, keys, dim);
@@ -182,12 +64,7 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         now = next;
         copies_wait();
         __syncthreads();
-        next.query += V::BM;
-        next.stage ^= 1;
-        if (next.query >= end) {
-            next.query = span.from;
-            next.head++;
-        }
+        next = step_after(now, span.from, V::BM, end);
         more = next.head < (kv_head + 1) * group;
         if (more) fetch_step<T, V>(p, span, base, next);
         if constexpr (V::DK) {
@@ -262,6 +139,8 @@ static enum status backward_of(struct device *device, const struct backward_para
     static_assert(small_128::BYTES <= 99 * 1024 && small_dk::BYTES <= 99 * 1024, "it fits");
     static_assert(large_dk::BYTES <= 227 * 1024 && large_dv::BYTES <= 227 * 1024, "it fits");
     const int64_t dim = p.args.forward.head_dim, bytes = cuda_state_of(device)->shared_bytes;
+    if (dim <= 128 && cuda_attention_hopper_takes(device, &p.args.forward))
+        return cuda_attention_hopper_backward(device, p, e);
     if (dim <= 64) return backward_launch<T, large_64>(device, p, e);
     if (dim <= 96 && bytes >= large_96::BYTES) return backward_launch<T, large_96>(device, p, e);
     if (dim <= 128 && bytes >= large_128::BYTES) return backward_launch<T, large_128>(device, p, e);

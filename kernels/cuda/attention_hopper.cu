@@ -5,7 +5,7 @@
  * the product of the next scores and the one of the last probabilities with their values together,
  * and computes the softmax while the latter still runs; the two groups also fill each other's gaps.
  * So keys are needed one block before their values, and both have two buffers. */
-#include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/attention_panel.cuh"
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/attention_launch.cuh"
@@ -13,39 +13,13 @@
 
 enum { THREADS = 256, BM = 128, BUILT_REGISTERS = 64 };
 
-/* s[64, BN] = Q K^T: the group's 64 rows of Q in panels, all BN rows of K. In the background. */
-template <typename T, int DIM, int BN>
-static __device__ __forceinline__ void start_scores(float s[BN / 8][4], uint32_t q, uint32_t k) {
-#pragma unroll
-    for (int d = 0; d < DIM; d += 16) {
-        const uint32_t within = d % 64 * 2;
-        wgmma_rows<T, BN>(s, wgmma_descriptor(q + d / 64 * BM * 128 + within, 16),
-                          wgmma_descriptor(k + d / 64 * BN * 128 + within, 16), d > 0);
-    }
-}
-
-/* o[64, DIM] += P V, columns in pieces of at most 128. In the background. */
-template <typename T, int DIM, int BN>
-static __device__ __forceinline__ void start_values(float o[DIM / 8][4],
-                                                    const uint32_t p[BN / 16][4], uint32_t v) {
-    constexpr int WIDE = DIM < 128 ? DIM : 128;
-#pragma unroll
-    for (int k = 0; k < BN / 16; k++) {
-#pragma unroll
-        for (int d = 0; d < DIM; d += WIDE) {
-            const uint32_t at = v + d / 64 * BN * 128 + k * 16 * 128;
-            wgmma_add<T, WIDE>(o + d / 8, p[k], wgmma_descriptor(at, BN * 128));
-        }
-    }
-}
-
 /* Computes out and lse for one block of 128 queries of one head.
  * Grid: items of attention_span_of x heads, heads fastest; block: 8 warps, warp w owns queries 16w.
  * q, k, v, out 16-bit, accumulators and softmax f32; head_dim a multiple of 8 up to DIM.
  * Shared memory, in panels: Q [128,DIM], two of K [BN,DIM], two of V [BN,DIM].
  * FLOPs 4*D a visible pair; bytes: q, out once, k and v once a block of queries, mostly from L2. */
 template <typename T, int DIM, int BN>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(THREADS, DIM == 64 ? 2 : 1)
     attention_hopper_kernel(const __grid_constant__ struct attention_args a,
                             const struct attention_grid grid) {
     constexpr uint32_t PART = BN * DIM * 2;
@@ -88,10 +62,9 @@ __global__ void __launch_bounds__(THREADS, 1)
         wgmma_hold<DIM>(o[0]);
         wgmma_hold<BN>(p[0]);
         wgmma_begin();
-        start_scores<T, DIM, BN>(s[0], group, k_tile + (uint32_t)stage * PART);
+        start_rows<T, DIM, BM, BN>(s[0], group, k_tile + (uint32_t)stage * PART);
         wgmma_commit();
-        if (block < last)
-            start_values<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)(stage ^ 1) * PART);
+        if (block < last) start_add<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)(stage ^ 1) * PART);
         wgmma_commit();
         wgmma_wait<1>();
         wgmma_hold<BN>(s[0]);
@@ -111,7 +84,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     wgmma_hold<DIM>(o[0]);
     wgmma_hold<BN>(p[0]);
     wgmma_begin();
-    start_values<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)((last - first) & 1) * PART);
+    start_add<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)((last - first) & 1) * PART);
     wgmma_commit();
     wgmma_wait<0>();
     wgmma_hold<DIM>(o[0]);
@@ -130,7 +103,7 @@ static enum status hopper_launch(struct device *device, const struct attention_a
 
 template <typename T>
 static enum status hopper_of(struct device *device, const struct attention_args *a, struct err *e) {
-    if (a->head_dim <= 64) return hopper_launch<T, 64, 128>(device, a, e);
+    if (a->head_dim <= 64) return hopper_launch<T, 64, 64>(device, a, e);
     if (a->head_dim <= 128) return hopper_launch<T, 128, 128>(device, a, e);
     return hopper_launch<T, 256, 64>(device, a, e);
 }

@@ -85,6 +85,21 @@ __device__ __forceinline__ void wgmma_rows(float c[N / 8][4], uint64_t a, uint64
 template <typename T, int N>
 __device__ __forceinline__ void wgmma_add(float c[N / 8][4], const uint32_t a[4], uint64_t b);
 
+/* c[64, 64] = a^T * b, or += where `add`: 16 rows of panels a and b. */
+template <typename T>
+__device__ __forceinline__ void wgmma_columns(float c[8][4], uint64_t a, uint64_t b, int add);
+
+#define WGMMA_COLUMNS(type, name)                                                                  \
+    template <>                                                                                    \
+    __device__ __forceinline__ void wgmma_columns<type>(float c[8][4], uint64_t a, uint64_t b,     \
+                                                        int add) {                                 \
+        WGMMA("{.reg .pred p; setp.ne.b32 p, %34, 0; "                                             \
+              "wgmma.mma_async.sync.aligned.m64n64k16.f32." name "." name " " REGISTERS_32         \
+              ", %32, %33, p, 1, 1, 1, 1;}"                                                        \
+              : EIGHT_ROWS(c, 0)                                                                   \
+              : "l"(a), "l"(b), "r"(add)                                                           \
+              : "memory");                                                                         \
+    }
 #define WGMMA_ROWS(type, name, n, registers, a_at, b_at, add_at, ...)                              \
     template <>                                                                                    \
     __device__ __forceinline__ void wgmma_rows<type, n>(float c[n / 8][4], uint64_t a, uint64_t b, \
@@ -107,6 +122,7 @@ __device__ __forceinline__ void wgmma_add(float c[N / 8][4], const uint32_t a[4]
               : "memory");                                                                         \
     }
 #define WGMMA_TYPE(type, name)                                                                     \
+    WGMMA_COLUMNS(type, name)                                                                      \
     WGMMA_ROWS(type, name, 64, REGISTERS_32, "%32", "%33", "%34", EIGHT_ROWS(c, 0))                \
     WGMMA_ROWS(type, name, 128, REGISTERS_64, "%64", "%65", "%66", EIGHT_ROWS(c, 0),               \
                EIGHT_ROWS(c, 8))                                                                   \
