@@ -29,12 +29,13 @@ cJSON *report_counts(const struct dataset_counts *c) {
     json_add_i64(json, "tokens", c->tokens);
     json_add_i64(json, "trained_tokens", c->trained_tokens);
     json_add_i64(json, "longest", c->longest);
-    json_add_i64(json, "rows_cut", c->rows_cut);
-    json_add_i64(json, "rows_untrained", c->rows_untrained);
-    json_add_i64(json, "rows_answer_cut", c->rows_answer_cut);
     json_add_i64(json, "control_tokens", c->control_tokens);
     json_add_i64(json, "open_answers", c->open_answers);
-    json_add_i64(json, "rows_extra_keys", c->rows_extra_keys);
+    for (int i = 0; i < ROW_INVALID; i++) { /* an invalid row ends a run before it has counts */
+        char *key = str_format("rows_%s", row_problem_name((enum row_problem)i));
+        json_add_i64(json, key, c->problems[i].rows);
+        mem_free(key);
+    }
     return json;
 }
 

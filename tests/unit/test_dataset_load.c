@@ -118,8 +118,8 @@ static void test_dataset_C06_cut_rows_are_counted(void **state) {
     char *shown = token_case_run(&c, &counts);
     assert_string_equal(shown, IM("user", "a") "^<|im_start|>assistant\n[[bcdefgh]]");
     assert_int_equal(counts.rows, 2);
-    assert_int_equal(counts.rows_cut, 1);
-    assert_int_equal(counts.rows_answer_cut, 1);
+    assert_int_equal(counts.problems[ROW_CUT].rows, 1);
+    assert_int_equal(counts.problems[ROW_ANSWER_CUT].rows, 1);
     assert_int_equal(counts.longest, 27);
     mem_free(shown);
     c.max_length = 15;
@@ -137,7 +137,7 @@ static void test_dataset_long_texts_are_chunked_without_loss(void **state) {
     assert_string_equal(shown, "^<s>[[0123]]|3[[4567]]|7[[89^</s>]]");
     assert_int_equal(counts.samples, 3);
     assert_int_equal(counts.trained_tokens, 11);
-    assert_int_equal(counts.rows_cut, 0);
+    assert_int_equal(counts.problems[ROW_CUT].rows, 0);
     mem_free(shown);
 }
 
@@ -264,7 +264,7 @@ static void test_dataset_other_spellings_of_messages(void **state) {
                 "{\"role\":\"assistant\",\"content\":\"c\",\"refusal\":null,\"audio\":null}]}"};
     char *const shown = token_case_run(&c, &counts);
     assert_string_equal(shown, IM("system", "S") IM("user", "ab") ANSWER("c"));
-    assert_int_equal(counts.rows_extra_keys, 1);
+    assert_int_equal(counts.problems[ROW_EXTRA_KEYS].rows, 1);
     mem_free(shown);
 }
 
