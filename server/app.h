@@ -7,20 +7,23 @@
 
 #include <stdint.h>
 
+#include "server/run/gate.h"
 #include "server/run/supervisor.h"
 #include "server/store/store.h"
 #include "server/web/sse.h"
 
 #define PLIMSOLL_VERSION "0.1.0"
 
-enum { APP_MODEL_FOLDERS_MAX = 32 };
+/* Two engines at most read files for questions: they compete with the job for its cores. */
+enum { APP_MODEL_FOLDERS_MAX = 32, APP_QUESTIONS_MAX = 2 };
 
 struct app {
     struct store *store;
     struct sse_hub *hub;
     struct supervisor *supervisor;
-    const char *engine; /* path of plimsoll-engine */
-    const char *web;    /* real path of the page's folder, or NULL */
+    struct gate *questions; /* of the engine about data */
+    const char *engine;     /* path of plimsoll-engine */
+    const char *web;        /* real path of the page's folder, or NULL */
     const char *model_folders[APP_MODEL_FOLDERS_MAX];
     int model_folder_count;
     int64_t started_ms;

@@ -149,6 +149,22 @@ static enum status not_found(const struct app *app, const char *id, struct err *
     return STATUS_NOT_FOUND;
 }
 
+enum status model_only(const struct app *app, char **id, struct err *e) {
+    struct str names = {0};
+    struct base_visit v = {.see = see_name, .app = app, .names = &names};
+    visit_base_models(&v);
+    enum status status = STATUS_OK;
+    if (v.named == 1) {
+        *id = str_take(&names);
+    } else {
+        status = err_set_param(e, STATUS_INVALID, "model", "model is missing: %s%s",
+                               names.len ? "name one of " : "no model folder was found; see ",
+                               names.len ? str_text(&names) : "--models");
+    }
+    str_release(&names);
+    return status;
+}
+
 /* The result of a job; its base model is looked for under the name it was trained from. */
 static enum status find_tuned(const struct app *app, const struct job_row *job,
                               struct model_ref *out, struct err *e) {

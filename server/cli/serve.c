@@ -166,6 +166,7 @@ static enum status open_server(struct server *v, struct err *e) {
             v->settings.data);
     TRY(store_open(&v->app.store, real, e));
     v->app.hub = sse_hub_new();
+    v->app.questions = gate_new(APP_QUESTIONS_MAX);
     v->app.engine = v->engine;
     v->app.web = v->web;
     v->app.started_ms = clock_unix_ms();
@@ -181,6 +182,7 @@ static void close_server(struct server *v) {
     http_close(v->http);
     supervisor_stop(v->app.supervisor, v->settings.stop_jobs);
     sse_hub_free(v->app.hub);
+    gate_free(v->app.questions);
     store_close(v->app.store);
     guard_release(&v->guard);
     mem_free(v->engine);
