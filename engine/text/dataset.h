@@ -9,12 +9,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/cache.h"
 #include "base/err.h"
+#include "base/file.h"
 #include "base/json.h"
 
 struct tokenizer;
 struct chat_template;
 struct encoded;
+struct sample_place;
 
 enum data_format {
     FORMAT_AUTO,
@@ -99,6 +102,7 @@ struct dataset_visitor {
     /* Called on the caller's thread, in file order. An error ends the loop and is its result. */
     enum status (*row)(void *context, const struct row_outcome *outcome, struct err *e);
     void (*progress)(void *context, const struct dataset_progress *progress);
+    void *progress_context;
     bool go_on;                   /* invalid rows are visited too; else the first ends the loop */
     int64_t rows_first, rows_max; /* a window: only these are encoded and visited; 0: all */
 };
@@ -146,22 +150,36 @@ struct dataset_counts {
  * and tokens are counted by who keeps them. */
 void dataset_counts_add(struct dataset_counts *counts, const struct row_outcome *outcome);
 
+/* Samples, ready to train on: mapped from a file, or in memory. dataset_store.h knows how they lie.
+ */
 struct dataset {
     enum data_format format;
     struct dataset_counts counts;
-    int32_t *ids;     /* all samples end to end */
-    uint8_t *trained; /* same length */
-    int64_t *offsets; /* [samples+1] */
-    int64_t *lines;   /* [samples] */
-    int64_t capacity_tokens, capacity_samples;
+    bool from_cache; /* nothing had to be encoded */
+    const unsigned char *records;
+    const struct sample_place *index;
+    struct file_map map;
+    char *owned_records, *owned_index;
 };
 
-/* Reads one or more files into one dataset. STATUS_INVALID with file and line for anything wrong in
- * them, among it "no row has a trained token". Caller releases with dataset_release, also after an
- * error. */
+/* Where encoded data are kept, and who wants to know how far encoding is. */
+struct dataset_keeping {
+    const struct cache_place *place;
+    const char *model_folder; /* its tokenizer and chat template are those of the options */
+    void *context;
+    void (*progress)(void *context, const struct dataset_progress *progress);
+};
+
+/* Reads one or more files into one dataset. With `keeping` the encoded samples lie in a file of the
+ * place, which is found again by the contents of all inputs; with NULL they lie in memory.
+ * STATUS_INVALID with file and line for anything wrong in the files, among it "no row has a trained
+ * token"; STATUS_NO_SPACE when the place is full. Caller releases with dataset_release, also after
+ * an error. */
 enum status dataset_load(struct dataset *dataset, char *const *paths, int64_t path_count,
-                         const struct dataset_options *options, struct err *e);
+                         const struct dataset_options *options,
+                         const struct dataset_keeping *keeping, struct err *e);
 void dataset_release(struct dataset *dataset);
+/* Points into the dataset. */
 struct sample dataset_sample(const struct dataset *dataset, int64_t index);
 
 /* Checks a file without any model: encoding, JSON, format, fields. Fills a report object:

@@ -148,7 +148,7 @@ static enum status visit_block(struct loop *l, struct block *b, struct err *e) {
     }
     l->progress.rows += b->count;
     l->progress.bytes = l->bytes_before + b->bytes;
-    if (l->visitor->progress) l->visitor->progress(l->visitor->context, &l->progress);
+    if (l->visitor->progress) l->visitor->progress(l->visitor->progress_context, &l->progress);
     return STATUS_OK;
 }
 

@@ -31,6 +31,7 @@ void tokenizer_free(struct tokenizer *t) {
     mem_free(t->added);
     trie_release(&t->raw);
     trie_release(&t->normalized);
+    mem_free(t->cuts);
     for (size_t i = 0; i < COUNT_OF(t->named); i++) {
         mem_free(t->named[i]);
     }
@@ -46,8 +47,7 @@ const char *tokenizer_named_token(const struct tokenizer *t, const char *name) {
 }
 
 /* Reads the file, or says what is there instead of it. */
-static enum status read_file(const char *folder, cJSON **out, struct err *e) {
-    struct str text = {0};
+static enum status read_file(const char *folder, struct tokenizer_file *out, struct err *e) {
     char *const path = file_join(folder, "tokenizer.json");
     char *const model = file_join(folder, "tokenizer.model");
     enum status status = STATUS_OK;
@@ -56,22 +56,22 @@ static enum status read_file(const char *folder, cJSON **out, struct err *e) {
              "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes tokenizer.json",
              folder);
     GUARD_IF(!file_exists(path), STATUS_NOT_FOUND, "%s: has no tokenizer.json", folder);
-    GUARD(file_read(path, FILE_BYTES_MAX, &text, e));
-    GUARD_IF(str_starts_with(str_text(&text), "version https://git-lfs"), STATUS_INVALID,
+    GUARD(file_read(path, FILE_BYTES_MAX, &out->text, e));
+    GUARD_IF(str_starts_with(str_text(&out->text), "version https://git-lfs"), STATUS_INVALID,
              "%s: is a Git LFS pointer, not the file itself; run \"git lfs pull\" in the folder",
              path);
-    GUARD(json_parse(str_text(&text), text.len, path, out, e));
+    GUARD(tokenizer_file_parse(out, path, e));
 done:
-    str_release(&text);
     mem_free(path);
     mem_free(model);
     return status;
 }
 
-static enum status read_parts(struct tokenizer *t, const cJSON *file, struct err *e) {
+static enum status read_parts(struct tokenizer *t, struct tokenizer_file *whole, struct err *e) {
     static const char *const KEYS[] = {
         "version",       "truncation",     "padding", "added_tokens", "normalizer",
         "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
+    const cJSON *const file = whole->rest;
     FAIL_IF(!cJSON_IsObject(file), STATUS_INVALID, "tokenizer.json: expected an object");
     for (const cJSON *item = file->child; item; item = item->next) {
         size_t i = 0;
@@ -87,7 +87,7 @@ static enum status read_parts(struct tokenizer *t, const cJSON *file, struct err
             "tokenizer.json: version: \"%.40s\" is not supported, only 1.0", version);
     TRY(read_normalizer(t, file, e));
     TRY(read_pre_tokenizer(t, file, e));
-    TRY(read_model(t, file, e));
+    TRY(read_model(t, whole, e));
     TRY(read_added_tokens(t, file, e));
     TRY(read_post_processor(t, file, e));
     return read_decoder(t, file, e);
@@ -202,13 +202,13 @@ done:
 
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct err *e) {
     struct tokenizer *const t = mem_new(1, sizeof *t);
-    cJSON *file = NULL;
+    struct tokenizer_file file = {0};
     t->pool = scratch_pool_new();
     t->unk_id = -1;
     enum status status = read_file(folder, &file, e);
-    if (status == STATUS_OK && read_parts(t, file, e) != STATUS_OK)
+    if (status == STATUS_OK && read_parts(t, &file, e) != STATUS_OK)
         status = err_prefix(e, "%s", folder);
-    cJSON_Delete(file);
+    tokenizer_file_release(&file);
     if (status == STATUS_OK) status = read_config(t, folder, e);
     if (status != STATUS_OK) {
         tokenizer_free(t);
