@@ -8,6 +8,7 @@
 #include "engine/text/dataset.h"
 #include "engine/text/encode.h"
 #include "engine/text/rows.h"
+#include "engine/text/rows_repair.h"
 
 /* A block is large enough to keep all cores busy and small enough to be nothing beside a model. */
 enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 4 << 20 };
@@ -83,7 +84,9 @@ static void encode_result(const struct loop *l, const struct block *b, struct re
         goto done;
     }
     GUARD(data_row_read(&row, &json, result->format, result->first_line, e));
-    result->problems = bit(ROW_EXTRA_KEYS, row.extra_keys > 0);
+    result->problems |= bit(ROW_EXTRA_KEYS, row.extra_keys > 0);
+    if (l->encoder.options.merge_turns && row.is_chat)
+        result->problems |= bit(ROW_MERGED_TURNS, chat_merge_turns(&row.chat) > 0);
     GUARD(encode_row(&l->encoder, &row, &result->encoded, e));
 done:
     result->status = status;
@@ -165,16 +168,33 @@ static void detect_format(struct loop *l, const struct row *row, struct result *
     row_json_release(&json);
 }
 
+/* Appends the row's text, repaired on request; returns whether it had to be. */
+static bool add_text(const struct loop *l, struct block *b, const struct row *row) {
+    if (l->encoder.options.replace_invalid_utf8)
+        return rows_repair(row->text, row->len, &b->text) > 0;
+    str_append_bytes(&b->text, row->text, row->len);
+    return false;
+}
+
 static void add_row(struct loop *l, struct block *b, const struct row *row) {
     const struct dataset_visitor *const v = l->visitor;
-    struct result result = {
-        .row = l->rows, .line = row->line, .begin = b->text.len, .len = row->len};
-    if (l->format == FORMAT_AUTO) detect_format(l, row, &result);
+    const int64_t index = l->rows++;
+    if (index < v->rows_first && l->format != FORMAT_AUTO) return;
+    const size_t begin = b->text.len;
+    const bool repaired = add_text(l, b, row);
+    struct result result = {.row = index,
+                            .line = row->line,
+                            .begin = begin,
+                            .len = b->text.len - begin,
+                            .problems = bit(ROW_REPLACED_TEXT, repaired)};
+    const struct row text = {b->text.data + begin, result.len, row->line};
+    if (l->format == FORMAT_AUTO) detect_format(l, &text, &result);
     result.format = l->format;
     result.first_line = l->first_line;
-    l->rows++;
-    if (result.row < v->rows_first) return;
-    str_append_bytes(&b->text, row->text, row->len);
+    if (index < v->rows_first) {
+        str_truncate(&b->text, begin);
+        return;
+    }
     b->results[b->count++] = result;
     l->enough = v->rows_max > 0 && l->rows >= v->rows_first + v->rows_max;
 }

@@ -26,9 +26,19 @@ struct corpus {
 enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
                              struct chat_template **chat_template, struct err *e);
 
-/* Reads everything the spec names. Close with corpus_close, also after an error. */
+/* Who wants to know how far reading is; called while rows are encoded, not when all were kept from
+ * before. */
+struct corpus_watch {
+    void *context;
+    void (*progress)(void *context, const struct dataset_progress *progress);
+};
+
+/* Reads everything the spec names, encoded rows being kept in the cache folder (base/cache.h).
+ * STATUS_INVALID also when more rows have a problem than the spec's data.max_rows_* allow, with
+ * counts and the first lines. Close with corpus_close, also after an error. */
 enum status corpus_open(struct corpus *c, const struct spec *spec,
-                        const struct model_config *config, struct err *e);
+                        const struct model_config *config, const struct corpus_watch *watch,
+                        struct err *e);
 void corpus_close(struct corpus *c);
 
 /* Optimizer steps of a whole run over `samples` rows. */
