@@ -241,21 +241,13 @@ static void encode_word(const struct tokenizer *t, struct scratch *s, const char
     }
 }
 
-static void emit(struct sink *sink, const struct view *v, size_t at, const struct part *parts,
-                 size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        at += parts[i].len;
-        sink_add(sink, parts[i].id, sink->ends && at > 0 ? view_end(v, at - 1) : 0);
-    }
-}
-
 static void encode_cached(const struct tokenizer *t, struct scratch *s, const struct view *v,
                           struct span word, bool whole, struct sink *sink) {
     const char *const text = v->text + word.from;
     const size_t len = word.to - word.from;
     if (len > WORD_BYTES_CACHED_MAX) {
         encode_word(t, s, text, len, whole);
-        emit(sink, v, word.from, s->parts, s->part_count);
+        sink_add_parts(sink, v, word.from, s->parts, s->part_count);
         return;
     }
     const uint64_t hash = bytes_hash(text, len);
@@ -270,7 +262,7 @@ static void encode_cached(const struct tokenizer *t, struct scratch *s, const st
         if (atomic_load(&t->pool->dropped) == dropped)
             cache_store(s->cache, text, len, hash, parts, count);
     }
-    emit(sink, v, word.from, parts, count);
+    sink_add_parts(sink, v, word.from, parts, count);
 }
 
 void bpe_encode(const struct tokenizer *t, struct scratch *s, const struct view *v,

@@ -93,7 +93,7 @@ uint64_t bytes_hash(const char *bytes, size_t len);
 struct view {
     const char *text;
     size_t len;
-    const uint32_t *ends; /* NULL: byte i ends at base + i + 1 */
+    const uint32_t *ends; /* NULL: byte i ends at base + i + 1, or nobody asks */
     size_t base;          /* offset of the view in the original text */
 };
 
@@ -102,6 +102,7 @@ struct rewrite {
     struct str text;
     uint32_t *ends;
     size_t capacity;
+    bool tracked; /* false: nobody asks for ends, and there are none */
 };
 void rewrite_clear(struct rewrite *r);
 void rewrite_release(struct rewrite *r);
@@ -223,6 +224,7 @@ struct tokenizer {
     int32_t unk_id; /* -1: none */
     bool byte_fallback, fuse_unk, ignore_merges;
     struct cuts *cuts; /* where a piece may be cut before it is merged; NULL: nowhere */
+    bool needs_ends;   /* a step asks where in the text it is */
     bool bytes_direct; /* the last pre-tokenizer step is the byte alphabet: pieces stay raw bytes */
     int32_t byte_ids[256];     /* of the byte alphabet's characters, -1: not in the vocabulary */
     int32_t fallback_ids[256]; /* of <0x00>..<0xFF> */
@@ -296,6 +298,9 @@ struct sink {
     struct token_list *ids, *ends; /* ends may be NULL */
 };
 void sink_add(struct sink *sink, int32_t id, size_t end);
+/* The tokens of a word that begins at `at` in the view. */
+void sink_add_parts(struct sink *sink, const struct view *v, size_t at, const struct part *parts,
+                    size_t count);
 
 /* Normalizes; *out is `in` itself when nothing changed, otherwise a view on the scratch. */
 enum status normalize(const struct tokenizer *t, struct scratch *s, const struct view *in,
