@@ -14,7 +14,7 @@
 
 enum {
     LENGTHS_MAX = 1 << 20, /* longer rows count as this long; max_length ends there too */
-    BARS_MAX = 60,
+    BARS_MAX = 32,
     ROWS_LISTED = 20,     /* of each problem */
     INVALID_LISTED = 100, /* they have to be corrected one by one */
     REACH = 4             /* the histogram ends here times the 99th percentile */

@@ -58,6 +58,23 @@ static size_t whole_prefix(const char *text, size_t len, size_t max) {
     return end;
 }
 
+/* Where the character that byte `at` is inside of begins; `at` itself between characters. */
+static size_t character_start(const struct str *text, size_t at) {
+    while (at > 0 && at < text->len && ((unsigned char)text->data[at] & 0xC0) == 0x80) {
+        at--;
+    }
+    return at;
+}
+
+/* Appends up to TOKEN_TEXT_MAX bytes of text[begin..end), an ellipsis for the rest. True if a byte
+ * of it is no part of a whole character. */
+static bool append_some(struct str *out, const struct str *text, size_t begin, size_t end) {
+    const size_t len = whole_prefix(str_text(text) + begin, end - begin, TOKEN_TEXT_MAX);
+    const bool stray = append_escaped(out, str_text(text) + begin, len);
+    if (len < end - begin) str_append(out, "\xE2\x80\xA6");
+    return stray;
+}
+
 static bool is_special(const struct tokenizer *t, int32_t id) {
     const char *const eos = tokenizer_named_token(t, "eos_token");
     return tokenizer_is_special(t, id) || (eos && tokenizer_id(t, eos) == id);
@@ -65,6 +82,16 @@ static bool is_special(const struct tokenizer *t, int32_t id) {
 
 static size_t token_begin(const struct encoded *row, int64_t token) {
     return token > 0 ? (size_t)row->ends.ids[token - 1] : 0;
+}
+
+/* The characters that end in this token, so that those of all tokens in a row are the rendering. */
+static void write_shown(struct writer *w, const struct str *text, size_t begin, size_t end) {
+    const size_t from = character_start(text, begin), to = character_start(text, end);
+    struct str shown = {0};
+    if (to > from) (void)append_some(&shown, text, from, to);
+    str_append(&w->rows, ",\"partial\":true,\"shown\":");
+    chat_append_quoted(&w->rows, str_text(&shown), shown.len);
+    str_release(&shown);
 }
 
 static void write_token(struct writer *w, const struct encoded *row, int64_t index) {
@@ -75,28 +102,25 @@ static void write_token(struct writer *w, const struct encoded *row, int64_t ind
     struct str text = {0};
     bool partial = false;
     if (end > begin) {
-        const size_t len = whole_prefix(str_text(&row->text) + begin, end - begin, TOKEN_TEXT_MAX);
-        partial = append_escaped(&text, str_text(&row->text) + begin, len);
-        if (len < end - begin) str_append(&text, "\xE2\x80\xA6"); /* an ellipsis */
+        partial = append_some(&text, &row->text, begin, end);
     } else {
         const char *const spelling = tokenizer_token(t, id);
         if (spelling) (void)append_escaped(&text, spelling, strlen(spelling));
     }
     str_appendf(&w->rows, "{\"id\":%d,\"text\":", id);
     chat_append_quoted(&w->rows, str_text(&text), text.len);
-    str_appendf(&w->rows, ",\"trained\":%s,\"special\":%s%s}",
-                row->trained[index] ? "true" : "false", is_special(t, id) ? "true" : "false",
-                partial ? ",\"partial\":true" : "");
+    str_appendf(&w->rows, ",\"trained\":%s,\"special\":%s", row->trained[index] ? "true" : "false",
+                is_special(t, id) ? "true" : "false");
+    if (partial) write_shown(w, &row->text, begin, end);
+    str_append_char(&w->rows, '}');
     str_release(&text);
 }
 
 /* The rendering from the first to the last token of the page: whole characters of it. */
 static void write_text(struct writer *w, const struct encoded *row, int64_t first, int64_t last) {
     const char *const text = str_text(&row->text);
-    size_t begin = token_begin(row, first), end = last ? (size_t)row->ends.ids[last - 1] : 0;
-    while (begin > 0 && begin < row->text.len && ((unsigned char)text[begin] & 0xC0) == 0x80) {
-        begin--;
-    }
+    const size_t begin = character_start(&row->text, token_begin(row, first));
+    size_t end = last ? (size_t)row->ends.ids[last - 1] : 0;
     while (end < row->text.len && ((unsigned char)text[end] & 0xC0) == 0x80) {
         end++;
     }

@@ -20,8 +20,9 @@ struct data_window {
  * than one where a row is split),"problems":[names],"error":{"field","message"} or null,
  * "total" (tokens),"kept" (those before the cut),"trained" (of the kept),"samples",
  * "offset","next_offset" (null: no tokens are left),"text": the rendering from the first to the
- * last token of this page,"text_cut","tokens":[{"id","text","trained","special","partial" (only
- * where the token is no whole character: its stray bytes are written as \xHH)}],
+ * last token of this page,"text_cut","tokens":[{"id","text","trained","special"}]; a
+ * token that cuts a character has "partial" true, its stray bytes in "text" as \xHH, and "shown":
+ * the whole characters that end in it,
  * "source": for a row that is wrong, the beginning of it as it stands in the file, else null}.
  * STATUS_NOT_FOUND: the file has no such row. */
 enum status data_rows(const struct data_reader *reader, const struct data_window *window,

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cache.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "server/api/api.h"
@@ -165,6 +166,9 @@ static enum status open_server(struct server *v, struct err *e) {
     FAIL_IF(!realpath(v->settings.data, real), STATUS_IO, "--data %s cannot be opened",
             v->settings.data);
     TRY(store_open(&v->app.store, real, e));
+    char *cache = file_join(real, "cache"); /* before there are threads: it sets the environment */
+    cache_place_preset(cache);
+    mem_free(cache);
     v->app.hub = sse_hub_new();
     v->app.questions = gate_new(APP_QUESTIONS_MAX);
     v->app.engine = v->engine;
