@@ -54,14 +54,16 @@ enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
     return STATUS_OK;
 }
 
-static struct dataset_options dataset_options_of(const struct corpus *c, const struct spec *spec,
-                                                 const struct model_config *config) {
+struct dataset_options corpus_dataset_options(const struct spec *spec,
+                                              const struct model_config *config,
+                                              const struct tokenizer *tokenizer,
+                                              const struct chat_template *chat_template) {
     return (struct dataset_options){
         .format = data_format_parse(spec->data.format),
         .mask = data_mask_parse(spec->data.mask),
         .max_length = spec->data.max_length,
-        .tokenizer = c->tokenizer,
-        .chat_template = c->chat_template,
+        .tokenizer = tokenizer,
+        .chat_template = chat_template,
         .vocab = config->vocab_size,
         .now_unix_s = spec->created_at,
         .parse_special = spec->data.parse_special,
@@ -99,7 +101,7 @@ static enum status over_limit(const struct row_limit *limit, const struct datase
 }
 
 /* A limit below 1 is a share of the rows, any other a number of rows. */
-static enum status check_limits(const struct spec *spec, const struct dataset_counts *counts,
+enum status corpus_check_limits(const struct spec *spec, const struct dataset_counts *counts,
                                 const struct spec_strings *files, struct err *e) {
     const struct row_limit limits[] = {
         {"data.max_rows_untrained", ROW_UNTRAINED, spec->data.max_rows_untrained},
@@ -119,13 +121,14 @@ static enum status load_files(struct dataset *dataset, const struct spec_strings
                               const struct spec *spec, const struct dataset_options *options,
                               const struct dataset_keeping *keeping, struct err *e) {
     TRY(dataset_load(dataset, files->items, files->count, options, keeping, e));
-    return check_limits(spec, &dataset->counts, files, e);
+    return corpus_check_limits(spec, &dataset->counts, files, e);
 }
 
 static enum status load_all(struct corpus *c, const struct spec *spec,
                             const struct model_config *config, const struct corpus_watch *watch,
                             struct err *e) {
-    const struct dataset_options options = dataset_options_of(c, spec, config);
+    const struct dataset_options options =
+        corpus_dataset_options(spec, config, c->tokenizer, c->chat_template);
     struct cache_place place = {0};
     const struct dataset_keeping keeping = {.place = &place,
                                             .model_folder = spec->model,

@@ -50,13 +50,7 @@ enum status data_reader_open(struct data_reader *r, const cJSON *spec, struct er
     TRY(model_config_load(&r->config, r->spec.model, e));
     TRY(corpus_open_text(r->spec.model, &r->tokenizer, &r->chat_template, e));
     if (r->spec.created_at == 0) r->spec.created_at = clock_unix_ms() / 1000;
-    r->options = (struct dataset_options){.format = data_format_parse(r->spec.data.format),
-                                          .mask = data_mask_parse(r->spec.data.mask),
-                                          .max_length = r->spec.data.max_length,
-                                          .tokenizer = r->tokenizer,
-                                          .chat_template = r->chat_template,
-                                          .vocab = r->config.vocab_size,
-                                          .now_unix_s = r->spec.created_at};
+    r->options = corpus_dataset_options(&r->spec, &r->config, r->tokenizer, r->chat_template);
     return STATUS_OK;
 }
 
@@ -306,6 +300,29 @@ static void add_packing(cJSON *json, const struct data_reader *reader, struct re
     json_add_number(packing, "packed_fill", 1);
 }
 
+/* What a run would say to this file before its first step, or null: the first row that is wrong,
+ * or more rows left out than the spec allows. */
+static void add_refusal(cJSON *json, const struct data_reader *reader, const struct report *r) {
+    const struct found *const invalid = &r->found[ROW_INVALID];
+    struct dataset_counts counts = {.rows = r->rows};
+    struct err refusal = {0};
+    for (int i = 0; i < ROW_PROBLEM_COUNT; i++) {
+        counts.problems[i].rows = r->found[i].count;
+        for (size_t k = 0; k < r->found[i].listed && k < TALLY_LINES; k++) {
+            counts.problems[i].first[k].line = r->found[i].rows[k].line;
+        }
+    }
+    if (invalid->count) {
+        err_set(&refusal, STATUS_INVALID, "line %lld: %s", (long long)invalid->rows[0].line,
+                invalid->rows[0].message);
+    } else if (r->samples == 0) {
+        err_set(&refusal, STATUS_INVALID, "no row has a token to train on");
+    } else {
+        (void)corpus_check_limits(&reader->spec, &counts, &reader->spec.data.train_files, &refusal);
+    }
+    data_add_text(json, "refusal", refusal.status == STATUS_OK ? NULL : refusal.text);
+}
+
 static cJSON *report_json(const struct data_reader *reader, struct report *r) {
     cJSON *const json = cJSON_CreateObject();
     json_add_string(json, "format", r->format == FORMAT_AUTO ? NULL : data_format_name(r->format));
@@ -318,6 +335,7 @@ static cJSON *report_json(const struct data_reader *reader, struct report *r) {
     json_add_i64(json, "trained_tokens", r->trained_tokens);
     add_lengths(json, r);
     add_histogram(json, r);
+    add_refusal(json, reader, r);
     add_problems(json, r);
     add_text_side(json, reader, r);
     add_packing(json, reader, r);

@@ -31,6 +31,7 @@ void data_reader_close(struct data_reader *reader);
  *   before cutting,
  *  "histogram":{"width","counts":[...],"beyond"}: bar i counts lengths of i*width+1 to (i+1)*width,
  *   beyond counts what is longer than the last,
+ *  "refusal": why a run would not start with this file, or null,
  *  "problems":[{"name","level" (error, warn, info),"sentence","count",
  *   "rows":[the first: {"row","line","field","message"}]}], every kind, those with count 0 too,
  *  "template":{"file" (null: none),"needed"},

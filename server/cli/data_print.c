@@ -49,9 +49,9 @@ static bool has(const cJSON *object, const char *key) {
 /* Controls, and what steers direction or shows nothing: as on the page (webui/lib/tokens.js). */
 static bool is_hidden(uint32_t c) {
     return c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0xAD || c == 0x61C || c == 0x200B ||
-           c == 0x200E || c == 0x200F || (c >= 0x2028 && c <= 0x202E) ||
-           (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF || (c >= 0xFFF9 && c <= 0xFFFB) ||
-           (c >= 0xE0000 && c <= 0xE007F);
+           c == 0x115F || c == 0x180E || c == 0x200E || c == 0x200F ||
+           (c >= 0x2028 && c <= 0x202E) || (c >= 0x2060 && c <= 0x206F) || c == 0xFEFF ||
+           (c >= 0xFFF9 && c <= 0xFFFB) || (c >= 0xE0000 && c <= 0xE007F);
 }
 
 void data_append_safe(struct str *out, const char *text, bool lines) {
@@ -206,6 +206,11 @@ static void append_problems(struct str *out, const cJSON *report, const struct d
                     style->colour ? RESET : "", text_of(problem, "name"), (long long)count,
                     count == 1 ? "row" : "rows", text_of(problem, "sentence"));
         append_problem_rows(out, problem);
+    }
+    if (has(report, "refusal")) {
+        str_append(out, "\n  A run would not start: ");
+        data_append_safe(out, text_of(report, "refusal"), false);
+        str_append_char(out, '\n');
     }
     if (!any) str_append(out, "\n  No problems: every row is used in full.\n");
 }
