@@ -124,6 +124,11 @@ function choiceOf(params, models) {
     };
 }
 
+// The last row that can be shown: where a file cannot be read on, one more than there are, with the reason.
+function lastRow(report) {
+    return report && Math.max(report.rows, ...report.problems.flatMap((p) => p.rows.map((at) => at.row)));
+}
+
 function FileView({ file, models, params }) {
     const choice = choiceOf(params, models);
     const row = Math.max(1, Number.parseInt(params.row ?? "1", 10) || 1);
@@ -135,7 +140,7 @@ function FileView({ file, models, params }) {
         () => new Map((answer.data?.problems ?? []).map((p) => [p.name, p.sentence])),
         [answer.data],
     );
-    const rows = answer.data?.rows ?? file.plimsoll?.rows ?? null;
+    const rows = lastRow(answer.data) ?? file.plimsoll?.rows ?? null;
     const change = (part) => goTo(dataHref(file.id, queryOf({ ...choice, ...part }, { row })));
     return html`
         <${Choices} choice=${choice} models=${models} onChange=${change} />
