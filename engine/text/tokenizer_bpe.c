@@ -245,7 +245,7 @@ static void encode_cached(const struct tokenizer *t, struct scratch *s, const st
                           struct span word, bool whole, struct sink *sink) {
     const char *const text = v->text + word.from;
     const size_t len = word.to - word.from;
-    if (len > WORD_BYTES_CACHED_MAX) {
+    if (len > CACHE_WORD_BYTES_MAX) {
         encode_word(t, s, text, len, whole);
         sink_add_parts(sink, v, word.from, s->parts, s->part_count);
         return;

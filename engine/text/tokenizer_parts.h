@@ -20,7 +20,6 @@
 enum {
     STEP_COUNT_MAX = 64, /* of one stage; real files have at most five */
     STEP_DEPTH_MAX = 8,  /* Sequence in Sequence */
-    WORD_BYTES_CACHED_MAX = 96,
     SCRATCH_KEPT_MAX = 64,
     TEXT_BYTES_MAX = 1 << 30, /* of one call: offsets are 32 bits wide */
     POST_IDS_MAX = 64,
