@@ -8,12 +8,15 @@ import { describeToken, kindOf, oneLine, shownText, visibleParts } from "../lib/
 const STEPS = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, PageDown: 20, PageUp: -20 };
 const TIP_GAP_PX = 4;
 
+// A sign is drawn by the style sheet, so that text which is copied is the row's own.
+const Sign = ({ sign }) => html`<i class="sign" data-sign=${sign} aria-hidden="true"></i>`;
+
 function Part({ part }) {
     switch (part.kind) {
         case "newline":
-            return html`<i class="sign" aria-hidden="true">↵</i>${"\n"}`;
+            return html`<${Sign} sign="↵" />${"\n"}`;
         case "tab":
-            return html`<i class="sign" aria-hidden="true">⇥</i>${"\t"}`;
+            return html`<${Sign} sign="⇥" />${"\t"}`;
         case "code":
             return html`<i class="code-point">${part.text}</i>`;
         default:
@@ -24,7 +27,7 @@ function Part({ part }) {
 function Parts({ token }) {
     const text = shownText(token);
     if (text === "") {
-        return html`<i class="sign" aria-hidden="true">·</i>`; // its character ends in a later token
+        return html`<${Sign} sign="·" />`; // its character ends in a later token
     }
     return visibleParts(text).map((part, i) => html`<${Part} key=${i} part=${part} />`);
 }
