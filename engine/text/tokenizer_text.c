@@ -2,8 +2,8 @@
  *
  * Offsets: a view that was never rewritten ends byte i at base + i + 1, for free. As soon as a
  * stage rewrites the text, each byte carries the end of its source, so tokens can be traced back to
- * the original text; what a rewrite replaces as a whole ends as a whole. When nobody asks for offsets,
- * rewrites keep none. */
+ * the original text; what a rewrite replaces as a whole ends as a whole. When nobody asks for
+ * offsets, rewrites keep none. */
 #include "engine/text/tokenizer_parts.h"
 
 #include <string.h>

@@ -1,10 +1,11 @@
 // tokenizer.mjs - how fast the tokenizers of real families open and encode, on one core: English text, and one line
 // without a space.
 //
-// The text is made, so that it is the same everywhere: words in the order in which a large tokenizer learned them, which
-// is about their frequency in English, drawn by Zipf's law; one word in two hundred is put together from two others, as names
-// and rare words are. It is a little harder than real prose: 25 MB of manuals go through a quarter faster. A line of
-// 1 MB and one of 10 MB tell whether the time grows with the length or with its square. Seconds are processor time.
+// The text is made, so that it is the same everywhere: words in the order in which a large tokenizer learned them,
+// which is about their frequency in English, drawn by Zipf's law; one word in two hundred is put together from two
+// others, as names and rare words are. It is a little harder than real prose: 25 MB of manuals go through a quarter
+// faster. A line of 1 MB and one of 10 MB tell whether the time grows with the length or with its square. Seconds are
+// processor time.
 import { execFileSync } from 'node:child_process';
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -84,7 +85,8 @@ function lineText(bytes) {
 }
 
 function measure(folder, file, runs) {
-    const run = () => JSON.parse(execFileSync(TOOL, [folder, '--speed', file], { stdio: ['ignore', 'pipe', 'ignore'] }));
+    const stdio = ['ignore', 'pipe', 'ignore'];
+    const run = () => JSON.parse(execFileSync(TOOL, [folder, '--speed', file], { stdio }));
     return Array.from({ length: runs }, run);
 }
 
