@@ -10,9 +10,12 @@
 #include "base/mem.h"
 #include "engine/train/data_rows.h"
 
+enum { SECONDS_MAX = 24 * 3600 };
+
 struct question {
     cJSON *spec;
     const char *file;
+    int64_t seconds_max;       /* for the report */
     struct data_window window; /* row_count 0: the report */
 };
 
@@ -86,6 +89,8 @@ static enum status read_word(struct question *q, const char *name, const char *v
         return read_number(name, value, 1, INT32_MAX, &w->row_first, e);
     } else if (strcmp(name, "rows") == 0) {
         return read_range(value, w, e);
+    } else if (strcmp(name, "seconds") == 0) {
+        return read_number(name, value, 0, SECONDS_MAX, &q->seconds_max, e);
     } else if (strcmp(name, "offset") == 0) {
         return read_number(name, value, 0, INT32_MAX, &w->offset, e);
     } else if (strcmp(name, "limit") == 0) {
@@ -114,7 +119,7 @@ static enum status read_words(struct question *q, char **args, struct err *e) {
 
 static enum status answer(const struct data_reader *reader, const struct question *q, cJSON **out,
                           struct err *e) {
-    if (q->window.row_count == 0) return data_report(reader, out, e);
+    if (q->window.row_count == 0) return data_report(reader, q->seconds_max, out, e);
     struct str text = {0};
     const enum status status = data_rows(reader, &q->window, &text, e);
     if (status == STATUS_OK) *out = cJSON_CreateRaw(str_text(&text));

@@ -42,6 +42,9 @@ struct report {
     int32_t *sample_lengths; /* [samples] for packing */
     size_t sample_capacity;
     struct found found[ROW_PROBLEM_COUNT];
+    int64_t deadline_ns; /* 0: none */
+    bool stopped;        /* the deadline came before the end of the file */
+    double read_share;
 };
 
 enum status data_reader_open(struct data_reader *r, const cJSON *spec, struct err *e) {
@@ -119,9 +122,17 @@ static void count_samples(struct report *r, const struct row_outcome *o) {
     }
 }
 
+static void see_progress(void *context, const struct dataset_progress *progress) {
+    struct report *const r = context;
+    const double total = (double)progress->bytes_total;
+    r->read_share = total > 0 ? (double)progress->bytes / total : 1;
+}
+
+/* Ends the loop when the time is over: a report on a part is told as one. */
 static enum status see_row(void *context, const struct row_outcome *o, struct err *e) {
     struct report *const r = context;
-    (void)e;
+    r->stopped = r->deadline_ns && clock_steady_ns() > r->deadline_ns;
+    FAIL_IF(r->stopped, STATUS_INTERRUPTED, "the time is over");
     if (r->format == FORMAT_AUTO) r->format = o->format;
     /* A file that cannot be read on, or has no rows, is reported without the text of a row. */
     if (o->text && r->last_row != o->row + 1) r->rows++;
@@ -325,6 +336,8 @@ static void add_refusal(cJSON *json, const struct data_reader *reader, const str
 
 static cJSON *report_json(const struct data_reader *reader, struct report *r) {
     cJSON *const json = cJSON_CreateObject();
+    json_add_bool(json, "complete", !r->stopped);
+    json_add_number(json, "read_share", r->stopped ? r->read_share : 1);
     json_add_string(json, "format", r->format == FORMAT_AUTO ? NULL : data_format_name(r->format));
     json_add_string(json, "mask", reader->spec.data.mask);
     json_add_i64(json, "max_length", r->max_length);
@@ -354,12 +367,21 @@ static void report_release(struct report *r) {
     mem_free(r->sample_lengths);
 }
 
-enum status data_report(const struct data_reader *reader, cJSON **out, struct err *e) {
+enum status data_report(const struct data_reader *reader, int64_t seconds_max, cJSON **out,
+                        struct err *e) {
     struct report r = {.max_length = reader->options.max_length, .format = FORMAT_AUTO};
-    const struct dataset_visitor visitor = {.context = &r, .row = see_row, .go_on = true};
+    if (seconds_max > 0) r.deadline_ns = clock_steady_ns() + seconds_max * 1000000000;
+    const struct dataset_visitor visitor = {.context = &r,
+                                            .row = see_row,
+                                            .progress = see_progress,
+                                            .progress_context = &r,
+                                            .go_on = true};
     const struct spec_strings *const files = &reader->spec.data.train_files;
-    const enum status status =
-        dataset_each(files->items, files->count, &reader->options, &visitor, e);
+    enum status status = dataset_each(files->items, files->count, &reader->options, &visitor, e);
+    if (r.stopped) {
+        err_clear(e);
+        status = STATUS_OK;
+    }
     if (status == STATUS_OK) *out = report_json(reader, &r);
     report_release(&r);
     return status;

@@ -25,7 +25,9 @@ struct data_reader {
 enum status data_reader_open(struct data_reader *reader, const cJSON *spec, struct err *e);
 void data_reader_close(struct data_reader *reader);
 
-/* {"format" (null: none was found),"mask","max_length","model_max_length",
+/* Reads for about `seconds_max` (0: to the end) and reports on what was read by then.
+ * {"complete" (the whole file was read),"read_share" (of the file's bytes, 0 to 1),
+ *  "format" (null: none was found),"mask","max_length","model_max_length",
  *  "rows","samples","tokens","trained_tokens": what is trained on, after cutting,
  *  "lengths":{"mean","p50","p90","p95","p99","longest","over_max_length"}: of rows in tokens,
  *   before cutting,
@@ -39,7 +41,8 @@ void data_reader_close(struct data_reader *reader);
  *  "packing":{"padded_fill","packed_fill"}: shares of computed tokens that are rows' own; null
  *   without samples}.
  * STATUS_OK also for a file whose rows are all wrong. Caller frees *out with cJSON_Delete. */
-enum status data_report(const struct data_reader *reader, cJSON **out, struct err *e);
+enum status data_report(const struct data_reader *reader, int64_t seconds_max, cJSON **out,
+                        struct err *e);
 
 /* Adds text[0..] as far as it is valid UTF-8: error texts are cut at a byte. */
 void data_add_text(cJSON *object, const char *key, const char *text);

@@ -13,6 +13,7 @@
 #include "server/run/process.h"
 
 enum {
+    REPORT_SECONDS_MAX = 480,
     REPORT_LIMIT_MS = 500000, /* the official client waits ten minutes */
     PREVIEW_LIMIT_MS = 120000,
     PLACE_LIMIT_MS = 60000, /* for a place at the gate */
@@ -21,30 +22,35 @@ enum {
     BUSY_CODE = 503
 };
 
+/* Of a file that takes longer the part is reported that was read by then. */
+static const char REPORT_SECONDS_PRESET[] = "60";
+
 /* What may stand in the query, and the engine's word for it. */
+enum use { BOTH, REPORT, PREVIEW };
 struct option_name {
     const char *query, *engine;
-    bool preview_only;
+    enum use use;
 };
 static const struct option_name OPTIONS[] = {
-    {"format", "--data.format", false},
-    {"mask", "--data.mask", false},
-    {"max_length", "--data.max_length", false},
-    {"parse_special", "--data.parse_special", false},
-    {"split_turns", "--data.split_turns", false},
-    {"merge_turns", "--data.merge_turns", false},
-    {"invalid_utf8", "--data.invalid_utf8", false},
-    {"max_rows_untrained", "--data.max_rows_untrained", false},
-    {"max_rows_answer_cut", "--data.max_rows_answer_cut", false},
-    {"max_rows_dropped_message", "--data.max_rows_dropped_message", false},
-    {"packing", "--data.packing", false},
-    {"per_device_train_batch_size", "--per_device_train_batch_size", false},
-    {"gradient_accumulation_steps", "--gradient_accumulation_steps", false},
-    {"seed", "--seed", false},
-    {"row", "--row", true},
-    {"rows", "--rows", true},
-    {"offset", "--offset", true},
-    {"limit", "--limit", true},
+    {"format", "--data.format", BOTH},
+    {"mask", "--data.mask", BOTH},
+    {"max_length", "--data.max_length", BOTH},
+    {"parse_special", "--data.parse_special", BOTH},
+    {"split_turns", "--data.split_turns", BOTH},
+    {"merge_turns", "--data.merge_turns", BOTH},
+    {"invalid_utf8", "--data.invalid_utf8", BOTH},
+    {"max_rows_untrained", "--data.max_rows_untrained", BOTH},
+    {"max_rows_answer_cut", "--data.max_rows_answer_cut", BOTH},
+    {"max_rows_dropped_message", "--data.max_rows_dropped_message", BOTH},
+    {"packing", "--data.packing", BOTH},
+    {"per_device_train_batch_size", "--per_device_train_batch_size", BOTH},
+    {"gradient_accumulation_steps", "--gradient_accumulation_steps", BOTH},
+    {"seed", "--seed", BOTH},
+    {"seconds", "--seconds", REPORT},
+    {"row", "--row", PREVIEW},
+    {"rows", "--rows", PREVIEW},
+    {"offset", "--offset", PREVIEW},
+    {"limit", "--limit", PREVIEW},
 };
 
 /* One question to the engine. `argv` ends with NULL; its entries are borrowed. */
@@ -70,10 +76,14 @@ static void add(struct question *q, const char *name, const char *value) {
     if (value) q->argv[q->argc++] = value;
 }
 
+static bool is_for(const struct option_name *option, bool preview) {
+    return option->use == BOTH || option->use == (preview ? PREVIEW : REPORT);
+}
+
 static const struct option_name *find_option(const char *key, bool preview) {
     for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
         if (strcmp(OPTIONS[i].query, key) != 0) continue;
-        return OPTIONS[i].preview_only && !preview ? NULL : &OPTIONS[i];
+        return is_for(&OPTIONS[i], preview) ? &OPTIONS[i] : NULL;
     }
     return NULL;
 }
@@ -81,7 +91,7 @@ static const struct option_name *find_option(const char *key, bool preview) {
 static enum status unknown_option(const char *key, bool preview, struct err *e) {
     const char *nearest = "model";
     for (size_t i = 0; i < COUNT_OF(OPTIONS); i++) {
-        if (OPTIONS[i].preview_only && !preview) continue;
+        if (!is_for(&OPTIONS[i], preview)) continue;
         if (str_distance(key, OPTIONS[i].query) < str_distance(key, nearest)) {
             nearest = OPTIONS[i].query;
         }
@@ -118,6 +128,10 @@ static enum status question_of(struct question *q, const struct http_request *r,
     add(q, "--model", q->ref.folder);
     add(q, "--file", q->file.path);
     TRY(read_options(q, r, e));
+    int64_t seconds = REPORT_SECONDS_MAX;
+    const struct http_bounds bounds = {1, REPORT_SECONDS_MAX};
+    TRY(http_query_i64(r, "seconds", bounds, &seconds, e));
+    if (!q->preview && !http_query(r, "seconds")) add(q, "--seconds", REPORT_SECONDS_PRESET);
     if (q->preview && !http_query(r, "row") && !http_query(r, "rows")) add(q, "--row", "1");
     q->argv[q->argc] = NULL;
     return STATUS_OK;

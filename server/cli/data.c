@@ -26,6 +26,7 @@ static const char HELP[] =
     "  --mask WHICH      which tokens are learned: assistant, last or all (assistant)\n"
     "  --max-length N    cut rows at so many tokens (1024)\n"
     "  --format NAME     the format of the rows, where it cannot be found from them\n"
+    "  --seconds N       without --row: report on what was read in so many seconds (60)\n"
     "  --keep            leave the file on the server and print its id\n"
     "  --url URL         the server (http://127.0.0.1:8080)\n"
     "  --api-key-file F  the first line of F is sent as the API key\n"
@@ -35,7 +36,7 @@ static const char HELP[] =
     "\xE2\x9F\xA6 and \xE2\x9F\xA7. Ends with exit code 1 if a row cannot be used.\n";
 
 struct settings {
-    const char *model, *url, *key_file, *mask, *format, *row, *offset, *max_length;
+    const char *model, *url, *key_file, *mask, *format, *row, *offset, *max_length, *seconds;
     struct option_list files;
     bool ids, keep, json, help;
 };
@@ -43,17 +44,26 @@ struct settings {
 static enum status read_settings(const struct cli *cli, struct settings *s, struct err *e) {
     *s = (struct settings){.url = "http://127.0.0.1:8080"};
     const struct option options[] = {
-        {.name = "--model", .text = &s->model},   {.name = "--row", .text = &s->row},
-        {.name = "--ids", .flag = &s->ids},       {.name = "--offset", .text = &s->offset},
-        {.name = "--mask", .text = &s->mask},     {.name = "--max-length", .text = &s->max_length},
-        {.name = "--format", .text = &s->format}, {.name = "--keep", .flag = &s->keep},
-        {.name = "--url", .text = &s->url},       {.name = "--api-key-file", .text = &s->key_file},
-        {.name = "--json", .flag = &s->json},     {.name = "--help", .flag = &s->help},
+        {.name = "--model", .text = &s->model},
+        {.name = "--row", .text = &s->row},
+        {.name = "--ids", .flag = &s->ids},
+        {.name = "--offset", .text = &s->offset},
+        {.name = "--mask", .text = &s->mask},
+        {.name = "--max-length", .text = &s->max_length},
+        {.name = "--format", .text = &s->format},
+        {.name = "--keep", .flag = &s->keep},
+        {.name = "--seconds", .text = &s->seconds},
+        {.name = "--url", .text = &s->url},
+        {.name = "--api-key-file", .text = &s->key_file},
+        {.name = "--json", .flag = &s->json},
+        {.name = "--help", .flag = &s->help},
     };
     const struct option_table table = {options, COUNT_OF(options), &s->files};
     TRY(options_parse(&table, cli->argc, cli->argv, e));
     if (s->help) return STATUS_OK;
     FAIL_IF(s->files.count != 1, STATUS_INVALID, "name one file: plimsoll data FILE");
+    FAIL_IF(s->row && s->seconds, STATUS_INVALID,
+            "--seconds is about the whole file: leave out --row");
     FAIL_IF(!s->row && (s->ids || s->offset), STATUS_INVALID,
             "--ids and --offset are about one row: add --row N");
     return STATUS_OK;
@@ -100,6 +110,7 @@ static enum status ask(struct client *client, const struct settings *s, const ch
     append_query(&path, "format", s->format);
     append_query(&path, "row", s->row);
     append_query(&path, "offset", s->offset);
+    append_query(&path, "seconds", s->seconds);
     const enum status status = client_call(client, str_text(&path), NULL, answer, e);
     str_release(&path);
     return status;

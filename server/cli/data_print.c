@@ -241,6 +241,11 @@ void data_print_report(struct str *out, const cJSON *report, const struct data_s
     data_append_safe(out, text_of(report, "model"), false);
     str_appendf(out, " (format %s, mask %s)\n", *format ? format : "not found",
                 text_of(report, "mask"));
+    if (cJSON_IsFalse(json_member(report, "complete"))) {
+        str_appendf(out,
+                    "  of the first %.0f %% of the file: add --seconds to read on for longer\n",
+                    100 * share_of(report, "read_share"));
+    }
     append_amounts(out, report);
     append_bars(out, report);
     append_problems(out, report, style);

@@ -65,6 +65,7 @@ await check("a report has counts, lengths and no problem for a good file", async
     assert.equal(report.histogram.counts.reduce((a, b) => a + b), report.rows);
     assert.deepEqual(report.problems.filter((p) => p.count > 0), []);
     assert.equal(report.refusal, null);
+    assert.deepEqual([report.complete, report.read_share], [true, 1]);
     assert.ok(report.packing.padded_fill > 0 && report.packing.padded_fill <= 1);
     assert.equal(report.template.file !== null && report.template.needed, true);
 });
@@ -158,6 +159,8 @@ await check("what is wrong with a question is said in OpenAI's envelope, with th
         [good, "report", { mask: "lst" }, 400, "mask", /assistant\|last\|all/],
         [good, "report", { max_length: 1 }, 400, "max_length", /max_length/],
         [good, "report", { row: 1 }, 400, "row", /not known/],
+        [good, "report", { seconds: 481 }, 400, "seconds", /from 1 to 480/],
+        [good, "preview", { seconds: 5 }, 400, "seconds", /not known/],
         [good, "preview", { maks: "all" }, 400, "maks", /did you mean mask/],
         [good, "report", { format: "text" }, 200],
     ];

@@ -244,6 +244,25 @@ await check("while the report is computed the page says so and shows the row alr
     await view.close();
 });
 
+await check("a file too big for a minute is reported in part, and counted for longer when wanted", async () => {
+    const view = await browser.newPage();
+    const asked = [];
+    await view.route("**/report?*", async (route) => {
+        const seconds = new URL(route.request().url()).searchParams.get("seconds");
+        asked.push(seconds);
+        const response = await route.fetch();
+        const part = seconds === null ? { complete: false, read_share: 0.25, rows: 21 } : {};
+        await route.fulfill({ response, json: { ...(await response.json()), ...part } });
+    });
+    await view.goto(`${appliance.url}/${dataHash(good)}`);
+    await view.getByText(/first 21 rows, 25\s?% of the file/).waitFor();
+    await view.getByText(`of ${sampleRows.length}`).waitFor(); // the check of the upload knows how many there are
+    await view.getByRole("button", { name: "Count for longer" }).click();
+    await view.getByText("of the file.").waitFor({ state: "detached" });
+    assert.deepEqual(asked, [null, "480"]);
+    await view.close();
+});
+
 await check("a new job's file is looked at beside the form, with the model that was chosen", async () => {
     await open(page, "#/new");
     await page.setInputFiles("#training_file", sample);

@@ -215,6 +215,26 @@ static void test_report_file_that_cannot_be_read_on_says_where(void **state) {
     assert_non_null(strstr(e.text, "line 2"));
 }
 
+static void test_report_in_no_time_tells_what_was_read(void **state) {
+    (void)state;
+    struct str rows = {0};
+    for (int i = 0; i < 60000; i++) {
+        str_append(&rows, CHAT("How do you moor a ship?", "Lines ashore. Make them fast."));
+    }
+    const char *const words[] = {"--seconds", "1", NULL};
+    cJSON *const report = asked(str_text(&rows), words);
+    double share = 0;
+    struct err e = {0};
+    assert_int_equal(json_get_f64(report, "read_share", &share, &e), STATUS_OK);
+    /* A fast machine may read it all; then it must say so. */
+    const bool complete = cJSON_IsTrue(json_member(report, "complete"));
+    assert_true(complete == (number(report, "rows") == 60000));
+    assert_true(complete ? share == 1 : share < 1);
+    assert_true(number(report, "samples") == number(report, "rows"));
+    cJSON_Delete(report);
+    str_release(&rows);
+}
+
 static void test_report_empty_file_has_no_lengths(void **state) {
     (void)state;
     cJSON *const report = report_of("\n\n", "64");
@@ -368,6 +388,7 @@ int main(void) {
         cmocka_unit_test(test_report_counts_add_up),
         cmocka_unit_test(test_report_one_far_row_stays_outside_the_picture),
         cmocka_unit_test(test_report_file_that_cannot_be_read_on_says_where),
+        cmocka_unit_test(test_report_in_no_time_tells_what_was_read),
         cmocka_unit_test(test_report_empty_file_has_no_lengths),
         cmocka_unit_test(test_row_tokens_of_all_pages_read_as_the_rendering),
         cmocka_unit_test(test_row_part_of_a_character_shows_its_bytes),

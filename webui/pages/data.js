@@ -3,7 +3,7 @@
 // The address holds everything that is chosen (#/data/FILE?model=..&mask=..&max_length=..&row=..), so a view can be
 // sent to a colleague. Row and report are asked for at the same time: the first row is there before a big file is
 // counted.
-import { html, useMemo } from "../lib/html.js";
+import { html, useMemo, useState } from "../lib/html.js";
 import { get } from "../lib/api.js";
 import { ErrorNote, Loading } from "../components/alert.js";
 import { LengthHistogram } from "../components/data_histogram.js";
@@ -19,6 +19,7 @@ const MASKS = [
     ["last", "the last answer"],
     ["all", "everything"],
 ];
+const LONG_SECONDS = 480; // the longest that the server reads for one answer
 const MAX_LENGTH_PRESET = "1024";
 const MODEL_KINDS = (model) => model.owned_by !== "fine-tune" && !model.plimsoll?.error;
 
@@ -84,7 +85,20 @@ function NoTemplate({ report }) {
     </p>`;
 }
 
-function Lengths({ answer }) {
+// A big file is counted for a minute; more only when it is wanted.
+function Partial({ report, onWhole }) {
+    if (report.complete) {
+        return null;
+    }
+    return html`<p class="note note-warn spread" role="status">
+        <span>
+            These are the first ${formatNumber(report.rows)} rows, ${formatPercent(report.read_share)} of the file.
+        </span>
+        <button type="button" class="button small" onClick=${onWhole}>Count for longer</button>
+    </p>`;
+}
+
+function Lengths({ answer, onWhole }) {
     const { data: report, error, busy, again } = answer;
     if (!report) {
         return error
@@ -95,6 +109,7 @@ function Lengths({ answer }) {
     }
     return html`
         <${NoTemplate} report=${report} />
+        <${Partial} report=${report} onWhole=${onWhole} />
         <section class=${`card ${busy ? "row-busy" : ""}`} aria-label="Lengths" aria-busy=${busy}>
             <${Amounts} report=${report} />
             ${report.histogram.counts.length > 0
@@ -126,7 +141,7 @@ function choiceOf(params, models) {
 
 // The last row that can be shown: where a file cannot be read on, one more than there are, with the reason.
 function lastRow(report) {
-    return report && Math.max(report.rows, ...report.problems.flatMap((p) => p.rows.map((at) => at.row)));
+    return report?.complete && Math.max(report.rows, ...report.problems.flatMap((p) => p.rows.map((at) => at.row)));
 }
 
 function FileView({ file, models, params }) {
@@ -135,16 +150,17 @@ function FileView({ file, models, params }) {
     const path = (what, more) =>
         `/v1/files/${encodeURIComponent(file.id)}/${what}?${new URLSearchParams(queryOf(choice, more))}`;
     const hrefOf = (number) => dataHref(file.id, queryOf(choice, { row: number }));
-    const answer = useAnswer(path("report"));
+    const [seconds, setSeconds] = useState(null);
+    const answer = useAnswer(path("report", seconds === null ? {} : { seconds }));
     const sentences = useMemo(
         () => new Map((answer.data?.problems ?? []).map((p) => [p.name, p.sentence])),
         [answer.data],
     );
-    const rows = lastRow(answer.data) ?? file.plimsoll?.rows ?? null;
+    const rows = lastRow(answer.data) || (file.plimsoll?.rows ?? null);
     const change = (part) => goTo(dataHref(file.id, queryOf({ ...choice, ...part }, { row })));
     return html`
         <${Choices} choice=${choice} models=${models} onChange=${change} />
-        <${Lengths} answer=${answer} />
+        <${Lengths} answer=${answer} onWhole=${() => setSeconds(LONG_SECONDS)} />
         <div class="data-columns">
             <${RowViewer}
                 row=${row}
