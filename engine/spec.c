@@ -74,6 +74,10 @@ static const struct spec_key KEYS[] = {
             "Longest sample in tokens; longer rows are cut and counted."),
     KEY_BOOL("data.packing", data.packing, "true",
              "Lay several short samples into one row; they do not see each other."),
+    KEY_TEXT("data.packing_strategy", SPEC_CHOICE, data.packing_strategy, "\"samples\"",
+             "samples|rows",
+             "What an update counts its batch in: samples, or rows of max_length tokens that are "
+             "packed full over the whole epoch (fewer and larger updates)."),
     KEY_BOOL("data.shuffle", data.shuffle, "true", "New order of the samples in every epoch."),
     KEY_BOOL("data.parse_special", data.parse_special, "false",
              "Read special-token spellings inside the rows' own words as those tokens."),

@@ -45,6 +45,7 @@ struct spec {
         char *mask;   /* assistant | last | all */
         int64_t max_length;
         bool packing, shuffle;
+        char *packing_strategy; /* samples | rows */
         bool parse_special, split_turns, merge_turns;
         char *invalid_utf8; /* error | replace */
         /* below 1: a share of the rows; else a number of rows */

@@ -15,11 +15,9 @@ struct row_limit {
     double most;
 };
 
-int64_t corpus_total_steps(const struct spec *spec, int64_t samples) {
+int64_t corpus_total_steps(const struct spec *spec, int64_t steps_per_epoch) {
     if (spec->max_steps > 0) return spec->max_steps;
-    const int64_t global = spec->per_device_train_batch_size * spec->gradient_accumulation_steps;
-    const int64_t per_epoch = (samples + global - 1) / global;
-    return (int64_t)ceil(spec->num_train_epochs * (double)per_epoch);
+    return (int64_t)ceil(spec->num_train_epochs * (double)steps_per_epoch);
 }
 
 struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_id, bool eval) {
@@ -34,6 +32,8 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
     o.micro_rows = spec->per_device_train_batch_size;
     o.global_rows = spec->per_device_train_batch_size * spec->gradient_accumulation_steps;
     o.shuffle = spec->data.shuffle;
+    const bool rows = str_equal(spec->data.packing_strategy, "rows");
+    o.strategy = rows ? BATCH_OF_ROWS : BATCH_OF_SAMPLES;
     return o;
 }
 
@@ -151,8 +151,8 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
     TRY(load_all(c, spec, config, watch, e));
     c->train_options = corpus_batch_options(spec, padding_id(config), false);
     c->eval_options = corpus_batch_options(spec, padding_id(config), true);
-    c->total_steps = corpus_total_steps(spec, c->train.counts.samples);
     TRY(batcher_open(&c->batcher, &c->train, &c->train_options, e));
+    c->total_steps = corpus_total_steps(spec, c->batcher.steps_per_epoch);
     return c->has_eval ? batcher_open(&c->eval_batcher, &c->eval, &c->eval_options, e) : STATUS_OK;
 }
 

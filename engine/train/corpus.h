@@ -51,8 +51,8 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
                         struct err *e);
 void corpus_close(struct corpus *c);
 
-/* Optimizer steps of a whole run over `samples` rows. */
-int64_t corpus_total_steps(const struct spec *spec, int64_t samples);
+/* Optimizer steps of a whole run. */
+int64_t corpus_total_steps(const struct spec *spec, int64_t steps_per_epoch);
 
 /* The batch options of a spec, for training or for evaluation. */
 struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_id, bool eval);
