@@ -125,6 +125,7 @@ struct pattern {
     char *literal; /* NULL when it is a regex */
     size_t literal_len;
     struct regex *regex;
+    char *source; /* of the regex, as the file has it */
 };
 void pattern_release(struct pattern *p);
 /* The first non-empty match at or after `from`. */

@@ -63,6 +63,7 @@ void spans_add(struct spans *s, size_t from, size_t to) {
 
 void pattern_release(struct pattern *p) {
     mem_free(p->literal);
+    mem_free(p->source);
     regex_free(p->regex);
     *p = (struct pattern){0};
 }

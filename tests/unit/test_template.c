@@ -122,7 +122,7 @@ static void test_template_failures_say_where_and_why(void **state) {
 }
 
 /* Case B05. */
-static void test_template_generation_blocks_give_spans(void **state) {
+static void test_template_B05_generation_blocks_give_spans(void **state) {
     (void)state;
     static const char SOURCE[] =
         "{% for m in messages %}{% if m.role=='x' %}{% break %}{% endif %}u:{% generation %}"
@@ -152,7 +152,7 @@ static void expect_from_folder(const char *folder, const char *tools, const char
 }
 
 /* Case B11. */
-static void test_template_of_a_folder_is_chosen_by_file_then_by_name(void **state) {
+static void test_template_B11_of_a_folder_is_chosen_by_file_then_by_name(void **state) {
     (void)state;
     static const char LIST[] = "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"T\"},"
                                "{\"name\":\"default\",\"template\":\"D\"}]}";
@@ -193,8 +193,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_vectors_render_as_jinja_does),
         cmocka_unit_test(test_template_failures_say_where_and_why),
-        cmocka_unit_test(test_template_generation_blocks_give_spans),
-        cmocka_unit_test(test_template_of_a_folder_is_chosen_by_file_then_by_name),
+        cmocka_unit_test(test_template_B05_generation_blocks_give_spans),
+        cmocka_unit_test(test_template_B11_of_a_folder_is_chosen_by_file_then_by_name),
         cmocka_unit_test(test_template_json_inputs_are_strict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
