@@ -271,7 +271,7 @@ static void test_tokenizer_file_flaws_are_told_by_line_and_column(void **state) 
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a\\ud800b\"]}}",
          "not valid JSON at line 1"},
         {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"", "not valid JSON at line 1"},
-        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}},", "line 1, column 47"},
+        {"{\"model\":{\"vocab\":{\"a\":0},\"merges\":[\"a b\"]}},", "line 1, column 45"},
         {"{\"model\":{\"vocab\":{\"a\":01x},\"merges\":[]}}", "not valid JSON"},
         {"{\"model\":{\"vocab\":{\"a\":1.5},\"merges\":[]}}", "the id of \"a\""},
         {"{\"model\":{\"vocab\":[\"a\"],\"merges\":[\"a b\"]}}", "expected an object of token"},
