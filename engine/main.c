@@ -22,7 +22,9 @@ enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
-    "plimsoll-engine plan SPEC            count the data and plan the memory of a run spec\n"
+    "plimsoll-engine plan SPEC [DIR]      count the data and plan the memory of a run spec; how "
+    "far\n"
+    "                                     it is goes to the events of the run directory DIR\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"
     "plimsoll-engine check FILE           check a dataset file without a model\n"
     "plimsoll-engine data --model DIR --file FILE [--row N | --rows A-B] [--KEY VALUE...]\n"
@@ -68,7 +70,7 @@ static void print_error(const struct err *e) {
 }
 
 static enum status command_plan(char **args, cJSON **out, struct err *e) {
-    return run_plan(args[0], out, e);
+    return run_plan(args[0], args[1], out, e);
 }
 
 static enum status command_inspect(char **args, cJSON **out, struct err *e) {
@@ -104,7 +106,7 @@ int main(int argc, char **argv) {
         int arguments_min, arguments_max;
         enum status (*run)(char **args, cJSON **out, struct err *e);
     } COMMANDS[] = {
-        {"plan", 1, 1, command_plan},         {"inspect", 1, 1, command_inspect},
+        {"plan", 1, 2, command_plan},         {"inspect", 1, 1, command_inspect},
         {"check", 1, 1, command_check},       {"data", 4, DATA_ARGUMENTS_MAX, command_data},
         {"generate", 2, 3, command_generate},
     };

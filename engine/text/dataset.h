@@ -26,11 +26,13 @@ enum data_format {
     FORMAT_TEXT,
     FORMAT_ALPACA,
     FORMAT_SHAREGPT,
+    FORMAT_PREFERENCE, /* read, checked and counted; a run cannot train on it yet */
     FORMAT_COUNT
 };
 enum data_mask { MASK_ASSISTANT, MASK_LAST, MASK_ALL, MASK_COUNT };
 
-/* "auto", "messages", "prompt_completion", "text", "alpaca", "sharegpt"; "assistant", "last",
+/* "auto", "messages", "prompt_completion", "text", "alpaca", "sharegpt",
+ * "preference"; "assistant", "last",
  * "all". The parsers give the *_COUNT value for an unknown name. */
 const char *data_format_name(enum data_format format);
 enum data_format data_format_parse(const char *name);
@@ -185,6 +187,7 @@ struct sample dataset_sample(const struct dataset *dataset, int64_t index);
 /* Checks a file without any model: encoding, JSON, format, fields. Fills a report object:
  * {"format" (null: none was found),"rows","bytes" (of the file),"rows_extra_keys","error_count",
  * "first_rows":[up to 3 rows as they are, those above 64 KiB left out],
+ * "error_groups":[{"message" (N for numbers of a place),"rows","first_line"}, at most 20 kinds],
  * "errors":[{"line","field" (or null),"message"}...]} with at most `errors_max` errors. Returns
  * STATUS_OK also when the file has errors (they are in the report); the status is for files that
  * cannot be read. Rows and numbers are raw JSON items: print the report, do not look into it with

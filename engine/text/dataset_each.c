@@ -251,6 +251,7 @@ static enum status run_file(struct loop *l, const char *path, struct err *e) {
     l->first_line = 0;
     TRY(file_size(path, &bytes, e));
     TRY(rows_open(&rows, path, e));
+    rows.csv.lenient = l->encoder.options.replace_invalid_utf8;
     const enum status status = run_blocks(l, &rows, e);
     rows_close(&rows);
     TRY(status);

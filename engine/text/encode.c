@@ -214,6 +214,10 @@ static enum status encode_turns(const struct encoder *x, const struct data_row *
 enum status encode_row(const struct encoder *x, const struct data_row *row, struct encoded_row *out,
                        struct err *e) {
     *out = (struct encoded_row){0};
+    FAIL_IF(row->is_preference, STATUS_UNSUPPORTED,
+            "this is preference data (chosen, rejected), which supervised fine-tuning cannot use: "
+            "to train on the better answers, write each row as \"prompt\" and \"completion\" "
+            "with the text of \"chosen\", and leave \"rejected\" out");
     FAIL_IF(row->is_chat && !x->options.chat_template, STATUS_INVALID,
             "the row is a conversation and the model has no chat template: choose a model that has "
             "one, or give rows "

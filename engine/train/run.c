@@ -346,10 +346,11 @@ static enum status capacity_of(const struct spec *spec, int64_t *capacity, struc
     return STATUS_OK;
 }
 
-enum status run_plan(const char *spec_path, cJSON **out, struct err *e) {
+enum status run_plan(const char *spec_path, const char *folder, cJSON **out, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
     int64_t capacity = 0;
     enum status status = STATUS_OK;
+    if (folder) GUARD(event_log_open(&r->log, folder, 0, e));
     GUARD(read_inputs(r, spec_path, e));
     GUARD(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
     GUARD(capacity_of(&r->spec, &capacity, e));

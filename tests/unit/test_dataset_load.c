@@ -198,10 +198,6 @@ static void test_dataset_chat_rows_without_template_are_refused(void **state) {
 static void test_dataset_rows_of_other_trainings_are_refused_by_name(void **state) {
     (void)state;
     struct token_case c = {.folder = "chatml", .chat = CHATML};
-    c.rows = "{\"prompt\":\"secret\",\"chosen\":\"b\",\"rejected\":\"c\"}";
-    token_case_expect_refused(&c, "preference data (chosen, rejected)");
-    c.rows = "{\"input\":{\"messages\":[]},\"preferred_output\":[],\"non_preferred_output\":[]}";
-    token_case_expect_refused(&c, "preference data (preferred_output)");
     c.rows = "{\"prompt\":\"a\",\"completion\":\"b\",\"label\":true}";
     token_case_expect_refused(&c, "KTO data");
     c.rows = "{\"prompt\":\"a\"}";
