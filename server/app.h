@@ -14,16 +14,18 @@
 
 #define PLIMSOLL_VERSION "0.1.0"
 
-/* Two engines at most read files for questions: they compete with the job for its cores. */
-enum { APP_MODEL_FOLDERS_MAX = 32, APP_QUESTIONS_MAX = 2 };
+/* So many engines at most answer questions about data at a time, because they compete with the job
+ * for its cores. Reports read whole files; rows are there in a moment and must not wait for them.
+ */
+enum { APP_MODEL_FOLDERS_MAX = 32, APP_REPORTS_MAX = 2, APP_PREVIEWS_MAX = 2 };
 
 struct app {
     struct store *store;
     struct sse_hub *hub;
     struct supervisor *supervisor;
-    struct gate *questions; /* of the engine about data */
-    const char *engine;     /* path of plimsoll-engine */
-    const char *web;        /* real path of the page's folder, or NULL */
+    struct gate *reports, *previews;
+    const char *engine; /* path of plimsoll-engine */
+    const char *web;    /* real path of the page's folder, or NULL */
     const char *model_folders[APP_MODEL_FOLDERS_MAX];
     int model_folder_count;
     int64_t started_ms;

@@ -17,6 +17,7 @@ enum {
     REPORT_LIMIT_MS = 500000, /* the official client waits ten minutes */
     PREVIEW_LIMIT_MS = 120000,
     PLACE_LIMIT_MS = 60000, /* for a place at the gate */
+    PLACE_LOOK_MS = 200,
     ANSWER_BYTES_MAX = 16 << 20,
     ARGUMENTS_MAX = 40,
     BUSY_CODE = 503
@@ -56,6 +57,7 @@ static const struct option_name OPTIONS[] = {
 /* One question to the engine. `argv` ends with NULL; its entries are borrowed. */
 struct question {
     const struct app *app;
+    const struct http_request *request;
     bool preview;
     char *model; /* as the client names it */
     struct model_ref ref;
@@ -171,8 +173,14 @@ static enum status engine_error(const struct process_output *output, struct err 
 static enum status ask_now(const struct question *q, struct str *answer, struct err *e) {
     struct process_output output = {0};
     enum status status = STATUS_OK;
-    const int64_t limit_ms = q->preview ? PREVIEW_LIMIT_MS : REPORT_LIMIT_MS;
-    GUARD(process_capture(q->argv, ANSWER_BYTES_MAX, limit_ms, &output, e));
+    const struct process_question question = {
+        .argv = q->argv,
+        .bytes_max = ANSWER_BYTES_MAX,
+        .limit_ms = q->preview ? PREVIEW_LIMIT_MS : REPORT_LIMIT_MS,
+        .gone = http_client_gone,
+        .context = q->request,
+    };
+    GUARD(process_capture(&question, &output, e));
     if (output.exit_code != 0) {
         status = engine_error(&output, e);
         goto done;
@@ -185,11 +193,20 @@ done:
     return status;
 }
 
-/* The same when it is our turn; *code is what HTTP says when it does not come. */
+/* Waits for a place as long as somebody waits for the answer. */
+static enum status take_place(const struct question *q, struct gate *gate, struct err *e) {
+    for (int64_t waited_ms = 0;; waited_ms += PLACE_LOOK_MS) {
+        err_clear(e);
+        if (gate_enter(gate, PLACE_LOOK_MS, e) == STATUS_OK) return STATUS_OK;
+        if (waited_ms >= PLACE_LIMIT_MS || http_client_gone(q->request)) return e->status;
+    }
+}
+
+/* Asks when it is our turn; *code is what HTTP says when it does not come. */
 static enum status ask(const struct question *q, int *code, struct str *answer, struct err *e) {
-    struct gate *const gate = q->app->questions;
+    struct gate *const gate = q->preview ? q->app->previews : q->app->reports;
     *code = BUSY_CODE;
-    TRY(gate_enter(gate, PLACE_LIMIT_MS, e));
+    TRY(take_place(q, gate, e));
     *code = 0;
     const enum status status = ask_now(q, answer, e);
     gate_leave(gate);
@@ -259,7 +276,7 @@ static void reply_with(struct http_reply *r, const struct question *q, const cha
 
 static enum status answer(const struct app *app, const struct http_request *q, bool preview,
                           struct http_reply *r, struct err *e) {
-    struct question question = {.app = app, .preview = preview};
+    struct question question = {.app = app, .request = q, .preview = preview};
     struct str text = {0};
     enum status status = STATUS_OK;
     GUARD(question_of(&question, q, e));

@@ -46,8 +46,9 @@ static cJSON *ask_engine(const struct app *app, const char *folder) {
     struct process_output output = {0};
     struct err error = {0};
     cJSON *report = NULL;
-    enum status status =
-        process_capture(argv, INSPECT_BYTES_MAX, INSPECT_LIMIT_MS, &output, &error);
+    const struct process_question question = {
+        .argv = argv, .bytes_max = INSPECT_BYTES_MAX, .limit_ms = INSPECT_LIMIT_MS};
+    enum status status = process_capture(&question, &output, &error);
     if (status == STATUS_OK) {
         status = json_parse(str_text(&output.out), output.out.len, "the engine's report", &report,
                             &error);

@@ -170,7 +170,8 @@ static enum status open_server(struct server *v, struct err *e) {
     cache_place_preset(cache);
     mem_free(cache);
     v->app.hub = sse_hub_new();
-    v->app.questions = gate_new(APP_QUESTIONS_MAX);
+    v->app.reports = gate_new(APP_REPORTS_MAX);
+    v->app.previews = gate_new(APP_PREVIEWS_MAX);
     v->app.engine = v->engine;
     v->app.web = v->web;
     v->app.started_ms = clock_unix_ms();
@@ -186,7 +187,8 @@ static void close_server(struct server *v) {
     http_close(v->http);
     supervisor_stop(v->app.supervisor, v->settings.stop_jobs);
     sse_hub_free(v->app.hub);
-    gate_free(v->app.questions);
+    gate_free(v->app.reports);
+    gate_free(v->app.previews);
     store_close(v->app.store);
     guard_release(&v->guard);
     mem_free(v->engine);

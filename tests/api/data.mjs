@@ -4,7 +4,7 @@
 // report is computed once. The engine's numbers are tested in tests/unit/test_data_report.c.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { cpSync, existsSync, readFileSync, utimesSync, writeFileSync } from "node:fs";
+import { cpSync, existsSync, readFileSync, readdirSync, utimesSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import {
     CHAT,
@@ -17,6 +17,7 @@ import {
     removeFolder,
     rows,
     startServer,
+    until,
     upload,
 } from "./support_server.mjs";
 import { CUT, HOSTILE, everyProblem, hostileRow, rowsByProblem } from "./support_rows.mjs";
@@ -214,6 +215,39 @@ await check("many askers at once are all answered", async () => {
         Array.from({ length: 24 }, (_, i) => ask(good, "preview", { row: i + 1 })),
     );
     answers.forEach((answer, i) => assert.equal(answer.body.rows?.[0].row, i + 1, answer.text));
+});
+
+// Processes of the engine that read this file.
+function readers(id) {
+    return readdirSync("/proc")
+        .filter((name) => /^\d+$/.test(name))
+        .filter((pid) => {
+            try {
+                return readFileSync(`/proc/${pid}/cmdline`, "utf8").includes(id);
+            } catch {
+                return false; // it ended while we looked
+            }
+        });
+}
+
+await check("an asker who goes away takes the engine along, and the server stops at once", async () => {
+    const id = await uploaded(rows(150_000), "many.jsonl");
+    const leave = new AbortController();
+    const url = `${server.url}/v1/files/${id}/report?model=${model}`;
+    const left = fetch(url, { signal: leave.signal }).catch((error) => error.name);
+    await until("the engine to read", 10_000, () => readers(id).length > 0);
+    leave.abort();
+    assert.equal(await left, "AbortError");
+    await until("the engine to be gone", 5_000, () => readers(id).length === 0);
+    const other = await startServer({ data: path.join(folder, "other") });
+    const again = await upload(other, rows(150_000), "many.jsonl");
+    const cut = fetch(`${other.url}/v1/files/${again.body.id}/report`).catch((error) => error.name);
+    await until("the engine to read", 10_000, () => readers(again.body.id).length > 0);
+    const begin = Date.now();
+    await other.stop();
+    assert.ok(Date.now() - begin < 3_000, `stopping took ${Date.now() - begin} ms`);
+    assert.equal(await cut, "TypeError");
+    await until("the engine to be gone", 5_000, () => readers(again.body.id).length === 0);
 });
 
 function plimsoll(args, env = {}) {
