@@ -1,4 +1,4 @@
-/* hash.c - streaming XXH3-128, the canonical (big-endian) form as the result.
+/* hash.c - streaming XXH3-128, the canonical (big-endian) form as the result. The home of xxhash.
  *
  * Files are read, not mapped: the pages of a large data file would otherwise count as memory of the
  * process that hashes it. */
@@ -39,20 +39,19 @@ void hash_add_text(struct hash_stream *h, const char *text) {
     hash_add(h, text, len);
 }
 
-enum status hash_add_file(struct hash_stream *h, const char *path, struct err *e) {
+enum status hash_add_file(struct hash_stream *h, const char *path, int64_t *bytes, struct err *e) {
     struct file_reader reader = {0};
     TRY(file_reader_open(&reader, path, e));
-    char *const bytes = mem_new(READ_BYTES, 1);
+    char *const chunk = mem_new(READ_BYTES, 1);
     enum status status = STATUS_OK;
-    int64_t total = 0;
+    *bytes = 0;
     size_t count = 1;
     while (status == STATUS_OK && count) {
-        status = file_reader_read(&reader, bytes, READ_BYTES, &count, e);
-        if (status == STATUS_OK) hash_add(h, bytes, count);
-        total += (int64_t)count;
+        status = file_reader_read(&reader, chunk, READ_BYTES, &count, e);
+        if (status == STATUS_OK) hash_add(h, chunk, count);
+        *bytes += (int64_t)count;
     }
-    if (status == STATUS_OK) hash_add_i64(h, total);
-    mem_free(bytes);
+    mem_free(chunk);
     file_reader_close(&reader);
     return status;
 }

@@ -27,6 +27,14 @@ static void add_options(struct hash_stream *h, const struct dataset_options *o) 
     hash_add(h, values, sizeof values);
 }
 
+/* Contents and their length, so that two files are not taken for one. */
+static enum status add_file(struct hash_stream *h, const char *path, struct err *e) {
+    int64_t bytes = 0;
+    TRY(hash_add_file(h, path, &bytes, e));
+    hash_add_i64(h, bytes);
+    return STATUS_OK;
+}
+
 /* The time matters only to a template that asks for it. */
 static enum status mentions_time(const char *path, bool *mentions, struct err *e) {
     struct str text = {0};
@@ -44,7 +52,7 @@ static enum status add_model(struct hash_stream *h, const char *folder, int64_t 
         const bool there = file_exists(path);
         enum status status = STATUS_OK;
         hash_add_i64(h, there);
-        if (there) status = hash_add_file(h, path, e);
+        if (there) status = add_file(h, path, e);
         if (there && i > 0 && status == STATUS_OK) status = mentions_time(path, &mentions, e);
         mem_free(path);
         TRY(status);
@@ -56,12 +64,12 @@ static enum status add_model(struct hash_stream *h, const char *folder, int64_t 
 static enum status add_all(struct hash_stream *h, const struct dataset_keeping *keeping,
                            char *const *paths, int64_t path_count,
                            const struct dataset_options *options, struct err *e) {
-    TRY(hash_add_file(h, "/proc/self/exe", e));
+    TRY(add_file(h, "/proc/self/exe", e));
     add_options(h, options);
     hash_add_text(h, options->chat_template ? chat_template_source(options->chat_template) : NULL);
     TRY(add_model(h, keeping->model_folder, options->now_unix_s, e));
     for (int64_t i = 0; i < path_count; i++) {
-        TRY(hash_add_file(h, paths[i], e));
+        TRY(add_file(h, paths[i], e));
     }
     return STATUS_OK;
 }

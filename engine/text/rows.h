@@ -1,5 +1,6 @@
 /* rows.h - the rows of a data file: one JSON object a line, the elements of one JSON array, or the
- * records of a CSV file (rows_csv.h), which are given as JSON objects. Gives texts and physical line numbers; what the texts say is not looked at here.
+ * records of a CSV file (rows_csv.h), which are given as JSON objects. Gives texts and physical
+ * line numbers; what the texts say is not looked at here.
  *
  * Accepted: CRLF, blank lines, a UTF-8 byte-order mark, a last line without newline, gzip, zstd.
  * Memory is bounded by ROW_BYTES_MAX, whatever the file's size. Error texts name neither path nor

@@ -2,8 +2,8 @@
  * the JSON object that it stands for, so that everything after reading knows one form only.
  *
  * Strict: quotes begin a field or stand doubled inside one, every record has as many fields as the
- * first, lines end in LF or CRLF. Whatever else a file does is refused with line and column, because
- * a reader that guesses shifts texts into wrong columns in silence. */
+ * first, lines end in LF or CRLF. Whatever else a file does is refused with line and column,
+ * because a reader that guesses shifts texts into wrong columns in silence. */
 #ifndef PLIMSOLL_ENGINE_TEXT_ROWS_CSV_H
 #define PLIMSOLL_ENGINE_TEXT_ROWS_CSV_H
 

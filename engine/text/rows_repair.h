@@ -1,5 +1,7 @@
-/* rows_repair.h - the text of a row with U+FFFD in place of what is no text: bytes that are not UTF-8
- * and \\u escapes of half a surrogate pair (case C05). Only on request: what is replaced is lost. */
+/* rows_repair.h - the text of a row with U+FFFD in place of what is no text: bytes that are not
+ * UTF-8, and escapes of half a surrogate pair (case C05).
+ *
+ * Only on request: what is replaced is lost. */
 #ifndef PLIMSOLL_ENGINE_TEXT_ROWS_REPAIR_H
 #define PLIMSOLL_ENGINE_TEXT_ROWS_REPAIR_H
 

@@ -1,7 +1,7 @@
 /* corpus_report.c - progress, problems and counts of the data as events and JSON.
  *
- * The wording of problems is the table's in engine/text/dataset_problem.c; here are only numbers and
- * places. */
+ * The wording of problems is the table's in engine/text/dataset_problem.c; here are only numbers
+ * and places. */
 #include "engine/train/corpus_report.h"
 
 #include "base/file.h"
@@ -58,6 +58,8 @@ static enum status report_counts_of(struct event_log *log, const struct dataset_
 
 enum status corpus_report_problems(struct event_log *log, const struct spec *spec,
                                    const struct corpus *corpus, struct err *e) {
+    if (corpus->train.from_cache)
+        TRY(report_log(log, "info", "The training data were encoded before and are used again", e));
     TRY(report_counts_of(log, &corpus->train.counts, &spec->data.train_files, e));
     if (!corpus->has_eval) return STATUS_OK;
     return report_counts_of(log, &corpus->eval.counts, &spec->data.eval_files, e);

@@ -1,5 +1,5 @@
-/* corpus_report.h - what is to be said about a run's data: how far encoding is, and what is wrong with
- * rows that are trained or left out all the same.
+/* corpus_report.h - what is to be said about a run's data: how far encoding is, and what is wrong
+ * with rows that are trained or left out all the same.
  *
  * Law 6: nothing that happens to a row is silent, so every counted problem becomes a log event. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_CORPUS_REPORT_H

@@ -1,7 +1,7 @@
 /* test_dataset_preference.c - goal: every spelling of a preference is read into prompt, better and
- * worse answer, what is wrong is named by its field, the check accepts and counts such files, and a
- * run that would train on them is refused with what can be done. Method: rows through data_row_read,
- * dataset_check and dataset_load.
+ * worse answer, what is wrong is named by its field, the check accepts and counts such files, and
+ * a run that would train on them is refused with what can be done. Method: rows through
+ * data_row_read, dataset_check and dataset_load.
  * rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
-/* test_rows_csv.c - goal: CSV rows are the texts that were put in, on their physical lines, and what
- * is not well formed is refused with line and column. Method: small files read through rows_next,
- * compared as the JSON they stand for; every file also cut into two at every byte of the buffer's
- * border by a long first field. rooms: engine_text engine_io base */
+/* test_rows_csv.c - goal: CSV rows are the texts that were put in, on their physical lines, and
+ * what is not well formed is refused with line and column. Method: small files read through
+ * rows_next, compared as the JSON they stand for; a long first field moves the border of the
+ * reader's buffer over every byte that matters. rooms: engine_text engine_io base */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
