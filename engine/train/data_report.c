@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/text/batch_rows.h"
 #include "engine/text/encode.h"
 #include "engine/train/corpus.h"
 
@@ -282,32 +283,50 @@ static int longer_first(const void *left, const void *right) {
     return (a < b) - (a > b);
 }
 
-/* Tokens that are computed when the rows of each step, in file order, are dealt longest first into
- * micro-batches, each padded to its longest row. */
-static int64_t padded_tokens(struct report *r, int64_t micro_rows, int64_t step_rows) {
+/* The lengths in the order of the first epoch. Caller frees with mem_free. */
+static int32_t *epoch_lengths(const struct data_reader *reader, const struct report *r) {
+    int64_t *const order = mem_new((size_t)r->samples, sizeof *order);
+    int32_t *const lengths = mem_new((size_t)r->samples, sizeof *lengths);
+    for (int64_t i = 0; i < r->samples; i++) {
+        order[i] = i;
+    }
+    if (reader->spec.data.shuffle) {
+        batch_shuffle(order, r->samples, (uint64_t)reader->spec.seed, 0, 0);
+    }
+    for (int64_t i = 0; i < r->samples; i++) {
+        lengths[i] = r->sample_lengths[order[i]];
+    }
+    mem_free(order);
+    return lengths;
+}
+
+/* Tokens that are computed when the samples of each step are dealt longest first into
+ * micro-batches, each padded to its longest (engine/text/batch.c). */
+static int64_t padded_tokens(const struct data_reader *reader, const struct report *r) {
+    const int64_t micro_rows = reader->spec.per_device_train_batch_size;
+    const int64_t step_rows = micro_rows * reader->spec.gradient_accumulation_steps;
+    int32_t *const lengths = epoch_lengths(reader, r);
     int64_t computed = 0;
     for (int64_t first = 0; first < r->samples; first += step_rows) {
         const int64_t left = r->samples - first, rows = left < step_rows ? left : step_rows;
-        int32_t *const step = r->sample_lengths + first;
+        int32_t *const step = lengths + first;
         qsort(step, (size_t)rows, sizeof *step, longer_first);
         for (int64_t i = 0; i < rows; i += micro_rows) {
             computed += step[i] * (rows - i < micro_rows ? rows - i : micro_rows);
         }
     }
+    mem_free(lengths);
     return computed;
 }
 
 /* Packed rows lie end to end and are not padded. */
-static void add_packing(cJSON *json, const struct data_reader *reader, struct report *r) {
-    const int64_t micro = reader->spec.per_device_train_batch_size;
-    const int64_t step = micro * reader->spec.gradient_accumulation_steps;
+static void add_packing(cJSON *json, const struct data_reader *reader, const struct report *r) {
     if (r->samples == 0) {
         cJSON_AddNullToObject(json, "packing");
         return;
     }
     cJSON *const packing = cJSON_AddObjectToObject(json, "packing");
-    json_add_number(packing, "padded_fill",
-                    (double)r->tokens / (double)padded_tokens(r, micro, step));
+    json_add_number(packing, "padded_fill", (double)r->tokens / (double)padded_tokens(reader, r));
     json_add_number(packing, "packed_fill", 1);
 }
 
@@ -334,7 +353,7 @@ static void add_refusal(cJSON *json, const struct data_reader *reader, const str
     data_add_text(json, "refusal", refusal.status == STATUS_OK ? NULL : refusal.text);
 }
 
-static cJSON *report_json(const struct data_reader *reader, struct report *r) {
+static cJSON *report_json(const struct data_reader *reader, const struct report *r) {
     cJSON *const json = cJSON_CreateObject();
     json_add_bool(json, "complete", !r->stopped);
     json_add_number(json, "read_share", r->stopped ? r->read_share : 1);

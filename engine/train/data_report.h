@@ -38,8 +38,8 @@ void data_reader_close(struct data_reader *reader);
  *   "rows":[the first: {"row","line","field","message"}]}], every kind, those with count 0 too,
  *  "template":{"file" (null: none),"needed"},
  *  "tokenizer":{"size","notes":[...],"dropped"},
- *  "packing":{"padded_fill","packed_fill"}: shares of computed tokens that are rows' own; null
- *   without samples}.
+ *  "packing":{"padded_fill","packed_fill"}: shares of computed tokens that are rows' own, in
+ *   the first epoch, padded or packed; null without samples}.
  * STATUS_OK also for a file whose rows are all wrong. Caller frees *out with cJSON_Delete. */
 enum status data_report(const struct data_reader *reader, int64_t seconds_max, cJSON **out,
                         struct err *e);

@@ -108,7 +108,7 @@ await check("pointing at a token shows its id, and so does the keyboard", async 
     await page.keyboard.press("ArrowLeft");
     assert.match(await tip.innerText(), /<\|im_end\|>[^]*trained, special/);
     const active = await page.locator(".tokens").getAttribute("aria-activedescendant");
-    assert.equal(active, `token-${rows[0].total - 2}`);
+    assert.equal(active, `token-3-1-${rows[0].total - 2}`);
     await page.keyboard.press("Escape");
     assert.equal(await tip.isVisible(), false);
 });
@@ -267,12 +267,19 @@ await check("a new job's file is looked at beside the form, with the model that 
     await open(page, "#/new");
     await page.setInputFiles("#training_file", sample);
     await page.locator(".choice", { hasText: MODEL }).first().click();
+    await page.locator("details.more").evaluate((details) => (details.open = true));
+    await page.check('[name="data.split_turns"]');
     const link = page.getByRole("link", { name: "See what is learned from each row" });
     const waiting = page.waitForEvent("popup");
     await link.click();
     const view = await waiting;
     await view.locator(".tokens .token").first().waitFor();
     assert.ok(view.url().includes(`model=${MODEL}`), view.url());
+    await view.getByText("split_turns: true").waitFor();
+    assert.match(await view.locator(".row-facts").first().innerText(), /part 1 of 2/);
+    assert.equal(await view.locator(".row-part").count(), 2);
+    await view.getByRole("button", { name: "Read without" }).click();
+    await until("one part", WAIT_MS, async () => (await view.locator(".row-part").count()) === 1);
     assert.equal(await page.locator("h1").innerText(), "New job");
     await view.getByRole("link", { name: "Train on it" }).click();
     await view.locator(".file-facts", { hasText: sample.name }).waitFor();

@@ -12,7 +12,9 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/train/corpus.h"
 #include "engine/train/data_ask.h"
+#include "engine/train/data_report.h"
 #include "tests/unit/support_scratch.h"
 
 static const char MODEL[] = "examples/models/harbour-1m";
@@ -246,6 +248,85 @@ static void test_report_empty_file_has_no_lengths(void **state) {
     cJSON_Delete(report);
 }
 
+/* Tokens of rows over tokens computed, of one epoch without packing. */
+static double padded_fill(const struct dataset *data, const struct spec *spec) {
+    struct batch_options options = corpus_batch_options(spec, 0, false);
+    struct batcher batcher;
+    struct batch batch = {0};
+    struct err e = {0};
+    int64_t computed = 0, real = 0;
+    options.packing = false;
+    assert_int_equal(batcher_open(&batcher, data, &options, &e), STATUS_OK);
+    for (int64_t step = 0; step < batcher.steps_per_epoch; step++) {
+        batcher_step(&batcher, step);
+        for (int64_t micro = 0; micro < batcher.micro_count; micro++) {
+            batcher_micro(&batcher, micro, &batch);
+            computed += batch.tokens;
+            real += batch.real_tokens;
+        }
+    }
+    batch_release(&batch);
+    batcher_close(&batcher);
+    return (double)real / (double)computed;
+}
+
+static void expect_same(const cJSON *report, const struct dataset *data, const struct spec *spec) {
+    double told = 0;
+    struct err e = {0};
+    assert_int_equal(number(report, "rows"), data->counts.rows);
+    assert_int_equal(number(report, "samples"), data->counts.samples);
+    assert_int_equal(number(report, "tokens"), data->counts.tokens);
+    assert_int_equal(number(report, "trained_tokens"), data->counts.trained_tokens);
+    for (int i = 0; i < ROW_PROBLEM_COUNT; i++) {
+        const char *const name = row_problem_name((enum row_problem)i);
+        assert_int_equal(number(problem(report, name), "count"), data->counts.problems[i].rows);
+    }
+    assert_int_equal(json_get_f64(json_member(report, "packing"), "padded_fill", &told, &e),
+                     STATUS_OK);
+    assert_float_equal(told, padded_fill(data, spec), 1e-12);
+}
+
+static void test_report_is_what_training_loads(void **state) {
+    (void)state;
+    static const char *const specs[] = {
+        "{\"model\":\"examples/models/harbour-1m\",\"data\":{\"train_files\":[\"examples/"
+        "first-mate.jsonl\"]}}",
+        "{\"model\":\"examples/models/harbour-1m\",\"data\":{\"train_files\":[\"examples/"
+        "first-mate.jsonl\"],"
+        "\"max_length\":40,\"mask\":\"last\"},\"gradient_accumulation_steps\":3,\"seed\":7}",
+        "{\"model\":\"examples/models/harbour-1m\",\"data\":{\"train_files\":[\"examples/"
+        "first-mate.jsonl\"],"
+        "\"max_length\":64,\"split_turns\":true,\"shuffle\":false}}",
+        "{\"model\":\"examples/models/harbour-1m\",\"data\":{\"train_files\":[\"examples/"
+        "logbook.jsonl\"],"
+        "\"max_length\":16},\"per_device_train_batch_size\":2}",
+    };
+    for (size_t i = 0; i < COUNT_OF(specs); i++) {
+        struct data_reader reader = {0};
+        struct dataset data = {0};
+        struct err e = {0};
+        cJSON *spec = NULL, *report = NULL;
+        struct str text = {0};
+        str_append(&text, specs[i]);
+        assert_int_equal(json_parse(str_text(&text), text.len, "spec", &spec, &e), STATUS_OK);
+        assert_int_equal(data_reader_open(&reader, spec, &e), STATUS_OK);
+        assert_int_equal(data_report(&reader, 0, &report, &e), STATUS_OK);
+        str_clear(&text);
+        json_append(&text, report);
+        cJSON_Delete(report);
+        assert_int_equal(json_parse(str_text(&text), text.len, "report", &report, &e), STATUS_OK);
+        const struct spec_strings *const files = &reader.spec.data.train_files;
+        assert_int_equal(dataset_load(&data, files->items, files->count, &reader.options, NULL, &e),
+                         STATUS_OK);
+        expect_same(report, &data, &reader.spec);
+        dataset_release(&data);
+        cJSON_Delete(report);
+        cJSON_Delete(spec);
+        data_reader_close(&reader);
+        str_release(&text);
+    }
+}
+
 /* All tokens of a row, page by page, as the running text. */
 static void read_pages(const char *rows, const char *limit, struct str *out) {
     int64_t offset = 0;
@@ -388,6 +469,7 @@ int main(void) {
         cmocka_unit_test(test_report_counts_add_up),
         cmocka_unit_test(test_report_one_far_row_stays_outside_the_picture),
         cmocka_unit_test(test_report_file_that_cannot_be_read_on_says_where),
+        cmocka_unit_test(test_report_is_what_training_loads),
         cmocka_unit_test(test_report_in_no_time_tells_what_was_read),
         cmocka_unit_test(test_report_empty_file_has_no_lengths),
         cmocka_unit_test(test_row_tokens_of_all_pages_read_as_the_rendering),

@@ -105,7 +105,8 @@ function Pages({ part, limit, onOffset }) {
 }
 
 function Part({ part, answer, sentences, limit, onOffset }) {
-    const place = { offset: part.offset, kept: part.kept, total: part.total };
+    const name = `token-${part.row}-${part.part}`;
+    const place = { name, offset: part.offset, kept: part.kept, total: part.total };
     return html`<article class="row-part">
         <${Facts} part=${part} maxLength=${answer.max_length} />
         <${RowProblems} part=${part} sentences=${sentences} />

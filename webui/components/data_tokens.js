@@ -37,7 +37,7 @@ function Token({ token, index, place }) {
     const marks = `${token.special ? " token-special" : ""}${token.partial ? " token-partial" : ""}`;
     return html`<span
         class=${`token token-${kind}${marks}${index % 2 ? " token-odd" : ""}`}
-        id=${`token-${index}`}
+        id=${`${place.name}-${index}`}
         data-index=${index}
         role="option"
         aria-label=${`${oneLine(token.text)}: ${describeToken(token, index, place)}`}
@@ -87,14 +87,15 @@ function usePointing(first, count) {
 }
 
 function Tip({ tip, token, index, place }) {
-    return html`<div ref=${tip} class="token-tip" role="tooltip" id="token-tip">
+    return html`<div ref=${tip} class="token-tip" role="tooltip">
         ${token &&
         html`<b>id ${token.id}</b> <code>${oneLine(token.text)}</code>
             <span>${describeToken(token, index, place).replace(/, id \d+/, "")}</span>`}
     </div>`;
 }
 
-// `tokens` are those from `place.offset` on, of `place.total`; `place.kept` of them are used.
+// `tokens` are those from `place.offset` on, of `place.total`; `place.kept` of them are used. `place.name` is the row's
+// on this page.
 export function Tokens({ tokens, place, label }) {
     const box = useRef(null);
     const tip = useRef(null);
@@ -106,7 +107,7 @@ export function Tokens({ tokens, place, label }) {
                 (token, i) =>
                     html`<${Token} key=${offset + i} token=${token} index=${offset + i} place=${place} />`,
             ),
-        [tokens, offset, kept, total],
+        [tokens, place.name, offset, kept, total],
     );
     const token = at === null ? null : tokens[at - offset];
     useLayoutEffect(() => {
@@ -127,7 +128,7 @@ export function Tokens({ tokens, place, label }) {
         role="listbox"
         tabindex="0"
         aria-label=${label}
-        aria-activedescendant=${token ? `token-${at}` : undefined}
+        aria-activedescendant=${token ? `${place.name}-${at}` : undefined}
         ...${handlers}
     >${spans}<${Tip} tip=${tip} token=${token} index=${at} place=${place} /></div>`;
 }

@@ -93,7 +93,7 @@ function DropZone({ id, label, hint, describedBy, onPick }) {
             id=${id}
             class="visually-hidden"
             type="file"
-            accept=".jsonl,.json,.ndjson,.txt"
+            accept=".jsonl,.json,.ndjson,.txt,.csv,.tsv,.gz,.zst"
             aria-label=${label}
             aria-describedby=${describedBy}
             onChange=${choose}

@@ -14,6 +14,7 @@ export const FORMATS = {
     text: "plain text",
     alpaca: "Alpaca instructions",
     sharegpt: "ShareGPT conversations",
+    preference: "preference pairs",
 };
 
 export const reportOf = (file) => file?.plimsoll ?? {};

@@ -4,6 +4,20 @@
 // characters and those that turn the writing direction are shown as their code, never acted on.
 import { formatNumber } from "./format.js";
 
+// Keys of `data` in the run spec that decide what a row becomes: the data page's address may hold them.
+export const READING_KEYS = new Set([
+    "mask",
+    "max_length",
+    "format",
+    "parse_special",
+    "split_turns",
+    "merge_turns",
+    "invalid_utf8",
+    "max_rows_untrained",
+    "max_rows_answer_cut",
+    "max_rows_dropped_message",
+]);
+
 // C0 without tab and line feed, DEL, C1, soft hyphen, and characters that steer direction, join lines or show nothing.
 // Joiners (200C, 200D) stay: emoji and Indic scripts are made with them.
 const RANGES = [

@@ -13,6 +13,7 @@ import { FORMATS } from "../components/file_report.js";
 import { formatBytes, formatCount, formatNumber, formatPercent } from "../lib/format.js";
 import { useAnswer } from "../lib/answer.js";
 import { dataHref, goTo } from "../lib/router.js";
+import { READING_KEYS } from "../lib/tokens.js";
 
 const MASKS = [
     ["assistant", "every answer"],
@@ -119,6 +120,20 @@ function Lengths({ answer, onWhole }) {
     `;
 }
 
+// Keys that came along from a job's form and have no control here.
+const isOther = (key) => READING_KEYS.has(key) && key !== "mask" && key !== "max_length";
+
+function Others({ others, onForget }) {
+    const names = Object.keys(others);
+    if (names.length === 0) {
+        return null;
+    }
+    return html`<p class="small">
+        Read with ${names.map((name) => html`<code key=${name}>${name}: ${others[name]}</code>${" "}`)}
+        <button type="button" class="link small" onClick=${onForget}>Read without</button>
+    </p>`;
+}
+
 // What is chosen, as the query of the API; presets are left out so that one view has one address.
 function queryOf(choice, more = {}) {
     const query = { model: choice.model, ...more };
@@ -128,7 +143,7 @@ function queryOf(choice, more = {}) {
     if (choice.max_length !== MAX_LENGTH_PRESET) {
         query.max_length = choice.max_length;
     }
-    return query;
+    return { ...query, ...choice.others };
 }
 
 function choiceOf(params, models) {
@@ -136,6 +151,7 @@ function choiceOf(params, models) {
         model: params.model ?? models[0]?.id ?? "",
         mask: params.mask ?? "assistant",
         max_length: params.max_length ?? MAX_LENGTH_PRESET,
+        others: Object.fromEntries(Object.entries(params).filter(([key]) => isOther(key))),
     };
 }
 
@@ -160,6 +176,7 @@ function FileView({ file, models, params }) {
     const change = (part) => goTo(dataHref(file.id, queryOf({ ...choice, ...part }, { row })));
     return html`
         <${Choices} choice=${choice} models=${models} onChange=${change} />
+        <${Others} others=${choice.others} onForget=${() => change({ others: {} })} />
         <${Lengths} answer=${answer} onWhole=${() => setSeconds(LONG_SECONDS)} />
         <div class="data-columns">
             <${RowViewer}

@@ -8,6 +8,7 @@ import { ErrorNote, Loading } from "../components/alert.js";
 import { FilePicker } from "../components/file_picker.js";
 import { hasErrors } from "../components/file_report.js";
 import { FirstFields, MoreFields } from "../components/spec_form.js";
+import { READING_KEYS } from "../lib/tokens.js";
 import { buildSpec, fieldOfParam, fieldsFromSpec } from "../lib/spec.js";
 import { formatBytes, formatCount } from "../lib/format.js";
 import { goTo, jobHref } from "../lib/router.js";
@@ -176,10 +177,12 @@ function Section({ number, title, note, children }) {
     </section>`;
 }
 
-// How the chosen file is going to be read, as far as it differs from the presets.
+// How the chosen file is going to be read: what of the form the data page takes.
 function viewOf({ model, fields }) {
-    const view = { model, mask: fields["data.mask"], max_length: fields["data.max_length"] };
-    return Object.fromEntries(Object.entries(view).filter(([, value]) => value));
+    const own = Object.entries(fields)
+        .filter(([path, value]) => READING_KEYS.has(path.replace("data.", "")) && value !== undefined && value !== "")
+        .map(([path, value]) => [path.replace("data.", ""), String(value)]);
+    return Object.fromEntries([...(model ? [["model", model]] : []), ...own]);
 }
 
 function Data({ form, set, errors, known }) {
@@ -187,7 +190,7 @@ function Data({ form, set, errors, known }) {
     return html`<${Section}
         number="1"
         title="Data"
-        note="JSONL: chat messages, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
+        note="JSONL or CSV: chats, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
     >
         <${FilePicker}
             id="training_file"
