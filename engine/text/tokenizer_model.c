@@ -77,25 +77,22 @@ static enum status read_vocab(struct tokenizer *t, const struct entries *entries
 /* Merges [from, from + count): what they are made of is looked up for all of them at once. */
 static enum status add_merges(struct tokenizer *t, const struct merges *m, size_t from,
                               size_t count, struct err *e) {
-    struct piece parts[MERGE_BLOCK][3];
-    int32_t ids[MERGE_BLOCK][3];
+    struct piece parts[MERGE_BLOCK * 3] = {0};
+    int32_t ids[MERGE_BLOCK * 3] = {0};
     for (size_t i = 0; i < count; i++) {
         const struct merge *const merge = &m->items[from + i];
         const char *const text = str_text(&m->text);
-        parts[i][0] = (struct piece){text + merge->from, merge->middle - merge->from};
-        parts[i][1] = (struct piece){text + merge->middle, merge->to - merge->middle};
-        parts[i][2] = (struct piece){text + merge->from, merge->to - merge->from};
+        parts[i * 3] = (struct piece){text + merge->from, merge->middle - merge->from};
+        parts[i * 3 + 1] = (struct piece){text + merge->middle, merge->to - merge->middle};
+        parts[i * 3 + 2] = (struct piece){text + merge->from, merge->to - merge->from};
     }
-    vocab_find_many(&t->vocab, parts[0], count * 3, ids[0]);
-    vocab_expect_merges(&t->vocab, (const int32_t(*)[3])ids, count);
-    for (size_t i = 0; i < count; i++) {
-        const size_t rank = from + i + m->skipped;
-        for (int k = 0; k < 3; k++) {
-            const size_t len = parts[i][k].len;
-            FAIL_IF(ids[i][k] < 0, STATUS_INVALID, "%s[%zu]: \"%.*s\" is not in the vocabulary",
-                    MERGES, rank, (int)(len < 80 ? len : 80), parts[i][k].text);
-        }
-        TRY(vocab_add_merge(&t->vocab, ids[i], (uint32_t)rank, e));
+    vocab_find_many(&t->vocab, parts, count * 3, ids);
+    vocab_expect_merges(&t->vocab, ids, count);
+    for (size_t i = 0; i < count * 3; i++) {
+        const size_t rank = from + i / 3 + m->skipped, len = parts[i].len;
+        FAIL_IF(ids[i] < 0, STATUS_INVALID, "%s[%zu]: \"%.*s\" is not in the vocabulary", MERGES,
+                rank, (int)(len < 80 ? len : 80), parts[i].text);
+        if (i % 3 == 2) TRY(vocab_add_merge(&t->vocab, ids + i - 2, (uint32_t)rank, e));
     }
     return STATUS_OK;
 }

@@ -79,8 +79,8 @@ void vocab_reserve_merges(struct vocab *v, size_t count);
 /* Merges from[0] and from[1] into from[2], and marks that one as TOKEN_MERGED. A pair that is
  * already there gets the new rank. */
 enum status vocab_add_merge(struct vocab *v, const int32_t from[3], uint32_t rank, struct err *e);
-/* Tells the processor that these pairs, two ids and one to skip each, are about to be added. */
-void vocab_expect_merges(const struct vocab *v, const int32_t (*from)[3], size_t count);
+/* Tells the processor that these merges, three ids each, are about to be added. */
+void vocab_expect_merges(const struct vocab *v, const int32_t *from, size_t count);
 /* The slot of this pair, or NULL if the pair does not merge. */
 const struct merge_slot *vocab_find_merge(const struct vocab *v, int32_t left, int32_t right);
 /* Mixes all bytes; for tables in memory only. */

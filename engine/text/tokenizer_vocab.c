@@ -176,11 +176,11 @@ const struct merge_slot *vocab_find_merge(const struct vocab *v, int32_t left, i
     return slot->pair == pair ? slot : NULL;
 }
 
-void vocab_expect_merges(const struct vocab *v, const int32_t (*from)[3], size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        const uint64_t pair = pair_key(from[i][0], from[i][1]);
+void vocab_expect_merges(const struct vocab *v, const int32_t *from, size_t count) {
+    for (size_t i = 0; i < count * 3; i += 3) {
+        const uint64_t pair = pair_key(from[i], from[i + 1]);
         __builtin_prefetch(&v->merges[mix(pair * 0xD6E8FEB86659FD93u) & v->merge_mask], 1);
-        if (from[i][2] >= 0) __builtin_prefetch(&v->flags[from[i][2]], 1);
+        if (from[i + 2] >= 0) __builtin_prefetch(&v->flags[from[i + 2]], 1);
     }
 }
 
