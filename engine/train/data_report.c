@@ -16,9 +16,11 @@
 enum {
     LENGTHS_MAX = 1 << 20, /* longer rows count as this long; max_length ends there too */
     BARS_MAX = 32,
-    ROWS_LISTED = 20,     /* of each problem */
-    INVALID_LISTED = 100, /* they have to be corrected one by one */
-    REACH = 4             /* the histogram ends here times the 99th percentile */
+    PACKED_SAMPLES_MAX = 4 << 20, /* packing is judged by so many: more would take memory, not tell
+                                     more */
+    ROWS_LISTED = 20,             /* of each problem */
+    INVALID_LISTED = 100,         /* they have to be corrected one by one */
+    REACH = 4                     /* the histogram ends here times the 99th percentile */
 };
 
 /* A row with a problem, and for an invalid one what is wrong. */
@@ -40,8 +42,8 @@ struct report {
     int64_t longest, length_sum, over;
     int64_t *lengths; /* [lengths_capacity] rows of each length */
     int64_t lengths_capacity;
-    int32_t *sample_lengths; /* [samples] for packing */
-    size_t sample_capacity;
+    int32_t *sample_lengths; /* [kept] for packing: the first samples */
+    size_t kept, sample_capacity;
     struct found found[ROW_PROBLEM_COUNT];
     int64_t deadline_ns; /* 0: none */
     bool stopped;        /* the deadline came before the end of the file */
@@ -103,10 +105,12 @@ static void count_length(struct report *r, int64_t length) {
 
 static void count_sample(struct report *r, int64_t tokens) {
     ASSERT(tokens > 0 && tokens <= INT32_MAX);
-    r->sample_lengths = mem_grow(r->sample_lengths, (size_t)r->samples, &r->sample_capacity,
-                                 sizeof *r->sample_lengths);
-    r->sample_lengths[r->samples++] = (int32_t)tokens;
+    r->samples++;
     r->tokens += tokens;
+    if (r->kept == PACKED_SAMPLES_MAX) return;
+    r->sample_lengths =
+        mem_grow(r->sample_lengths, r->kept, &r->sample_capacity, sizeof *r->sample_lengths);
+    r->sample_lengths[r->kept++] = (int32_t)tokens;
 }
 
 /* What training makes of it: a text in pieces that overlap by one token, anything else cut. */
@@ -285,38 +289,40 @@ static int longer_first(const void *left, const void *right) {
 
 /* The lengths in the order of the first epoch. Caller frees with mem_free. */
 static int32_t *epoch_lengths(const struct data_reader *reader, const struct report *r) {
-    int64_t *const order = mem_new((size_t)r->samples, sizeof *order);
-    int32_t *const lengths = mem_new((size_t)r->samples, sizeof *lengths);
-    for (int64_t i = 0; i < r->samples; i++) {
-        order[i] = i;
+    int64_t *const order = mem_new(r->kept, sizeof *order);
+    int32_t *const lengths = mem_new(r->kept, sizeof *lengths);
+    for (size_t i = 0; i < r->kept; i++) {
+        order[i] = (int64_t)i;
     }
     if (reader->spec.data.shuffle) {
-        batch_shuffle(order, r->samples, (uint64_t)reader->spec.seed, 0, 0);
+        batch_shuffle(order, (int64_t)r->kept, (uint64_t)reader->spec.seed, 0, 0);
     }
-    for (int64_t i = 0; i < r->samples; i++) {
+    for (size_t i = 0; i < r->kept; i++) {
         lengths[i] = r->sample_lengths[order[i]];
     }
     mem_free(order);
     return lengths;
 }
 
-/* Tokens that are computed when the samples of each step are dealt longest first into
- * micro-batches, each padded to its longest (engine/text/batch.c). */
-static int64_t padded_tokens(const struct data_reader *reader, const struct report *r) {
+/* The share of computed tokens that are rows' own when the samples of each step are dealt longest
+ * first into micro-batches, each padded to its longest (engine/text/batch.c). */
+static double padded_fill(const struct data_reader *reader, const struct report *r) {
     const int64_t micro_rows = reader->spec.per_device_train_batch_size;
     const int64_t step_rows = micro_rows * reader->spec.gradient_accumulation_steps;
+    const int64_t samples = (int64_t)r->kept;
     int32_t *const lengths = epoch_lengths(reader, r);
-    int64_t computed = 0;
-    for (int64_t first = 0; first < r->samples; first += step_rows) {
-        const int64_t left = r->samples - first, rows = left < step_rows ? left : step_rows;
+    double computed = 0, own = 0;
+    for (int64_t first = 0; first < samples; first += step_rows) {
+        const int64_t left = samples - first, rows = left < step_rows ? left : step_rows;
         int32_t *const step = lengths + first;
         qsort(step, (size_t)rows, sizeof *step, longer_first);
-        for (int64_t i = 0; i < rows; i += micro_rows) {
-            computed += step[i] * (rows - i < micro_rows ? rows - i : micro_rows);
+        for (int64_t i = 0; i < rows; i++) {
+            computed += step[i - i % micro_rows];
+            own += step[i];
         }
     }
     mem_free(lengths);
-    return computed;
+    return own / computed;
 }
 
 /* Packed rows lie end to end and are not padded. */
@@ -326,8 +332,18 @@ static void add_packing(cJSON *json, const struct data_reader *reader, const str
         return;
     }
     cJSON *const packing = cJSON_AddObjectToObject(json, "packing");
-    json_add_number(packing, "padded_fill", (double)r->tokens / (double)padded_tokens(reader, r));
+    json_add_number(packing, "padded_fill", padded_fill(reader, r));
     json_add_number(packing, "packed_fill", 1);
+}
+
+/* Without the file's name, which is the server's own: the reader looks at one file and knows it. */
+static void forget_name(struct err *e, const char *path) {
+    char *const name = str_format("%s line ", file_base_name(path));
+    const size_t extra = strlen(name) - strlen("line ");
+    for (char *at; (at = strstr(e->text, name));) {
+        memmove(at, at + extra, strlen(at + extra) + 1);
+    }
+    mem_free(name);
 }
 
 /* What a run would say to this file before its first step, or null: the first row that is wrong,
@@ -348,7 +364,9 @@ static void add_refusal(cJSON *json, const struct data_reader *reader, const str
     } else if (r->samples == 0) {
         err_set(&refusal, STATUS_INVALID, "no row has a token to train on");
     } else {
-        (void)corpus_check_limits(&reader->spec, &counts, &reader->spec.data.train_files, &refusal);
+        const struct spec_strings *const files = &reader->spec.data.train_files;
+        (void)corpus_check_limits(&reader->spec, &counts, files, &refusal);
+        forget_name(&refusal, files->items[0]);
     }
     data_add_text(json, "refusal", refusal.status == STATUS_OK ? NULL : refusal.text);
 }

@@ -152,6 +152,7 @@ static void test_report_refusal_follows_the_limits_of_a_run(void **state) {
                        "{\"role\":\"assistant\",\"content\":\"x\",\"weight\":0}]}\n";
     cJSON *const strict = report_of(rows, "64");
     assert_non_null(strstr(text_of(strict, "refusal"), "data.max_rows_untrained"));
+    assert_non_null(strstr(text_of(strict, "refusal"), "First: line 2."));
     cJSON_Delete(strict);
     const char *const words[] = {"--data.max_rows_untrained", "1", NULL};
     cJSON *const lenient = asked(rows, words);
