@@ -26,7 +26,8 @@ static int32_t escape_code(const char *text, size_t len, size_t at) {
 static size_t escape_length(const char *text, size_t len, size_t at, bool *bad) {
     const int32_t code = escape_code(text, len, at);
     *bad = false;
-    if (code < 0) return len - at < 2 ? len - at : 2;
+    /* What follows a backslash goes with it (it may be one), but for bytes to be looked at. */
+    if (code < 0) return len - at >= 2 && (unsigned char)text[at + 1] < 0x80 ? 2 : 1;
     if (code < 0xD800 || code > 0xDFFF) return 6;
     const int32_t low = code < 0xDC00 && len - at >= 12 ? escape_code(text, len, at + 6) : -1;
     if (low >= 0xDC00 && low <= 0xDFFF) return 12;

@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "engine/text/encode.h"
+#include "engine/text/rows_repair.h"
 #include "tests/unit/support_tokens.h"
 
 #define IM(role, content) "^<|im_start|>" role "\n" content "^<|im_end|>\n"
@@ -143,6 +144,31 @@ static void test_dataset_C05_invalid_text_is_replaced_on_request(void **state) {
     mem_free(table);
 }
 
+static void test_rows_repair_C05_leaves_nothing_that_is_no_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *expected;
+        int64_t replaced;
+    } CASES[] = {
+        {"plain \xC3\xA4 \\n \\u00e4 \\ud83d\\ude42", "plain \xC3\xA4 \\n \\u00e4 \\ud83d\\ude42",
+         0},
+        {"\\ud83dx\\ude42", "\\ufffdx\\ufffd", 2},
+        {"\\ud83d\\ud83d\\ude42", "\\ufffd\\ud83d\\ude42", 1},
+        {"\\\\ud83d \\u12", "\\\\ud83d \\u12", 0}, /* an escaped backslash; not an escape */
+        {"\\\xFFx\\", "\\\xEF\xBF\xBDx\\", 1},
+        {"\xED\xA0\xBD", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD", 3},
+        {"\xF0\x9F\x99z\xE2\x82", "\xEF\xBF\xBDz\xEF\xBF\xBD", 2},
+        {"\xC0\xAF\xF5", "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD", 3},
+    };
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct str out = {0};
+        assert_int_equal(rows_repair(CASES[i].text, strlen(CASES[i].text), &out),
+                         CASES[i].replaced);
+        assert_string_equal(str_text(&out), CASES[i].expected);
+        str_release(&out);
+    }
+}
+
 static void test_dataset_C07_neighbours_of_one_role_are_merged_on_request(void **state) {
     (void)state;
     struct dataset_counts counts;
@@ -259,6 +285,7 @@ int main(void) {
         cmocka_unit_test(test_dataset_each_gives_a_window),
         cmocka_unit_test(test_dataset_problems_have_names_and_sentences),
         cmocka_unit_test(test_dataset_C05_invalid_text_is_replaced_on_request),
+        cmocka_unit_test(test_rows_repair_C05_leaves_nothing_that_is_no_text),
         cmocka_unit_test(test_dataset_C07_neighbours_of_one_role_are_merged_on_request),
         cmocka_unit_test(test_dataset_B07_answers_become_rows_of_their_own_on_request),
         cmocka_unit_test(test_dataset_B06_dropped_messages_are_counted_on_request),
