@@ -2,7 +2,7 @@
  * lengths, problems with their rows (report), and single rows as tokens (data_rows.h).
  *
  * A visitor of dataset_each, the loop that training reads with, so that what is told here is what a
- * run would do. Memory grows with the number of rows by four bytes each, never with their text. */
+ * run would do. Memory is some tens of MiB at most, whatever the file. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_DATA_REPORT_H
 #define PLIMSOLL_ENGINE_TRAIN_DATA_REPORT_H
 

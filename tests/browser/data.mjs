@@ -170,7 +170,7 @@ await check("every problem is counted, explained and leads to its row", async ()
             (await rowFacts()).includes(`line ${rows.at(-1)}`),
         );
     }
-    await page.getByText("A job would not start with this file.").waitFor();
+    assert.match(await page.locator(".refusal").innerText(), /would not start with this file: line 7: not valid JSON/);
 });
 
 await check("a row that is wrong is shown as it stands, with the reason", async () => {
@@ -284,6 +284,25 @@ await check("a new job's file is looked at beside the form, with the model that 
     await view.getByRole("link", { name: "Train on it" }).click();
     await view.locator(".file-facts", { hasText: sample.name }).waitFor();
     await view.close();
+});
+
+await check("a job leads to its data, read as the job reads it", async () => {
+    const response = await fetch(`${appliance.url}/v1/fine_tuning/jobs`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({
+            model: MODEL,
+            training_file: good,
+            plimsoll: { max_steps: 1, data: { mask: "last", max_length: 99 } },
+        }),
+    });
+    const job = await response.json();
+    assert.equal(response.status, 200, JSON.stringify(job));
+    await open(page, `#/jobs/${job.id}`);
+    await page.getByRole("link", { name: "See its data" }).click();
+    await page.locator(".tokens .token").first().waitFor();
+    assert.equal(await page.locator("#data-mask").inputValue(), "last");
+    assert.equal(await page.locator("#data-length").inputValue(), "99");
 });
 
 await check("the data page takes a file and goes to it", async () => {

@@ -38,8 +38,9 @@ export function Problems({ report, hrefOf }) {
     return html`<section class="card" aria-label="Problems">
         <h2>Problems</h2>
         ${report.refusal !== null &&
-        html`<p class="refusal"><b>A job would not start with this file.</b>
-            <span class="break">${report.refusal}</span></p>`}
+        html`<p class="refusal"><b>A job would not start with this file:</b>${" "}<span class="break">
+                ${report.refusal}
+            </span></p>`}
         ${found.length === 0
             ? html`<p class="note note-good">None: every row is used in full.</p>`
             : html`<ul class="plain stack">
