@@ -8,6 +8,7 @@
  *               trained_tokens, longest, counts{}, planned_peak_bytes, capacity_bytes, parameters,
  *               trainable_parameters, device, resumed_from_step
  *   phase       phase: load | plan | train | eval | checkpoint | export
+ *   progress    what: data, bytes, bytes_total, rows: while rows are encoded, about once a second
  *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate,
  *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
  *   memory      step, phase, allocated, reserved, peak, largest_free_block, capacity, device_used,
@@ -34,6 +35,7 @@
 enum event_kind {
     EVENT_START,
     EVENT_PHASE,
+    EVENT_PROGRESS,
     EVENT_STEP,
     EVENT_MEMORY,
     EVENT_EVAL,

@@ -12,18 +12,25 @@
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
 #include "engine/text/dataset.h"
+#include "engine/train/data_ask.h"
 #include "engine/train/generate.h"
 #include "engine/train/inspect.h"
 #include "engine/train/run.h"
 #include "engine/train/session.h"
 
-enum { CHECK_ERRORS_MAX = 50 };
+enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
-    "plimsoll-engine plan SPEC            count the data and plan the memory of a run spec\n"
+    "plimsoll-engine plan SPEC [DIR]      count the data and plan the memory of a run spec; how "
+    "far\n"
+    "                                     it is goes to the events of the run directory DIR\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"
     "plimsoll-engine check FILE           check a dataset file without a model\n"
+    "plimsoll-engine data --model DIR --file FILE [--row N | --rows A-B] [--KEY VALUE...]\n"
+    "                                     what a file becomes as tokens: counts, lengths, "
+    "problems,\n"
+    "                                     or rows; keys of the run spec such as --data.mask last\n"
     "plimsoll-engine generate MODEL PROMPT [ADAPTER [DEVICE]]\n"
     "                                     answer a prompt, greedily, with or without (\"\") an\n"
     "                                     adapter, on cpu or cuda:N\n";
@@ -64,7 +71,7 @@ static void print_error(const struct err *e) {
 }
 
 static enum status command_plan(char **args, cJSON **out, struct err *e) {
-    return run_plan(args[0], out, e);
+    return run_plan(args[0], args[1], out, e);
 }
 
 static enum status command_inspect(char **args, cJSON **out, struct err *e) {
@@ -73,6 +80,10 @@ static enum status command_inspect(char **args, cJSON **out, struct err *e) {
 
 static enum status command_check(char **args, cJSON **out, struct err *e) {
     return dataset_check(args[0], CHECK_ERRORS_MAX, out, e);
+}
+
+static enum status command_data(char **args, cJSON **out, struct err *e) {
+    return data_ask(args, out, e);
 }
 
 static enum status command_generate(char **args, cJSON **out, struct err *e) {
@@ -101,9 +112,8 @@ int main(int argc, char **argv) {
         int arguments_min, arguments_max;
         enum status (*run)(char **args, cJSON **out, struct err *e);
     } COMMANDS[] = {
-        {"plan", 1, 1, command_plan},
-        {"inspect", 1, 1, command_inspect},
-        {"check", 1, 1, command_check},
+        {"plan", 1, 2, command_plan},         {"inspect", 1, 1, command_inspect},
+        {"check", 1, 1, command_check},       {"data", 4, DATA_ARGUMENTS_MAX, command_data},
         {"generate", 2, 4, command_generate},
     };
     if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);

@@ -19,6 +19,7 @@ enum { SPEC_FILE_MAX = 16 << 20, SPEC_STRINGS_MAX = 4096, SPEC_STRING_MAX = 1 <<
 /* Whole numbers travel as JSON doubles: beyond this they would not come back the same. */
 #define WHOLE_MAX 0x1p53
 #define STEPS_MAX 1e9
+#define ROWS_MAX 1e12
 
 #define AT(member) (uint32_t) offsetof(struct spec, member)
 #define KEY_BOOL(path_, member, preset_, help_)                                                    \
@@ -65,14 +66,36 @@ static const struct spec_key KEYS[] = {
     KEY_TEXT("data.eval_files", SPEC_STRINGS, data.eval_files, "[]", NULL,
              "Files of held-out rows that are only measured."),
     KEY_TEXT("data.format", SPEC_CHOICE, data.format, "\"auto\"",
-             "auto|messages|prompt_completion|text|alpaca|sharegpt", "Shape of the rows."),
+             "auto|messages|prompt_completion|text|alpaca|sharegpt|preference",
+             "Shape of the rows."),
     KEY_TEXT("data.mask", SPEC_CHOICE, data.mask, "\"assistant\"", "assistant|last|all",
              "Which tokens are learned: every answer, the last answer, or everything."),
     KEY_INT("data.max_length", data.max_length, "1024", 2, 1 << 20,
             "Longest sample in tokens; longer rows are cut and counted."),
     KEY_BOOL("data.packing", data.packing, "true",
              "Lay several short samples into one row; they do not see each other."),
+    KEY_TEXT("data.packing_strategy", SPEC_CHOICE, data.packing_strategy, "\"samples\"",
+             "samples|rows",
+             "What an update counts its batch in: samples, or rows of max_length tokens that are "
+             "packed full over the whole epoch (fewer and larger updates)."),
     KEY_BOOL("data.shuffle", data.shuffle, "true", "New order of the samples in every epoch."),
+    KEY_BOOL("data.parse_special", data.parse_special, "false",
+             "Read special-token spellings inside the rows' own words as those tokens."),
+    KEY_BOOL("data.split_turns", data.split_turns, "false",
+             "Train each answer as a row of its own, with all that is before it."),
+    KEY_BOOL("data.merge_turns", data.merge_turns, "false",
+             "Make one message of neighbours of the same role, with a blank line between them."),
+    KEY_TEXT("data.invalid_utf8", SPEC_CHOICE, data.invalid_utf8, "\"error\"", "error|replace",
+             "Bytes and escapes that are no text: refuse the row, or put U+FFFD in their place."),
+    KEY_FLOAT("data.max_rows_untrained", data.max_rows_untrained, "0.1", 0, ROWS_MAX,
+              "Rows with nothing to train that are left out before the run is refused: below 1 a "
+              "share of the rows, else a number."),
+    KEY_FLOAT("data.max_rows_answer_cut", data.max_rows_answer_cut, "0.1", 0, ROWS_MAX,
+              "Rows whose answer lies beyond max_length that are left out before the run is "
+              "refused: below 1 a share of the rows, else a number."),
+    KEY_FLOAT("data.max_rows_dropped_message", data.max_rows_dropped_message, "0", 0, ROWS_MAX,
+              "Rows of which the chat template leaves out a message that are trained all the same "
+              "before the run is refused: below 1 a share of the rows, else a number."),
     KEY_INT("per_device_train_batch_size", per_device_train_batch_size, "4", 1, 65536,
             "Rows that one device trains at a time."),
     KEY_INT("per_device_eval_batch_size", per_device_eval_batch_size, "4", 1, 65536,
@@ -429,6 +452,9 @@ static enum status check_together(const struct spec *s, struct err *e) {
     CHECK(s->eval_steps == 0 || s->data.eval_files.count > 0, "eval_steps",
           "eval_steps is %lld, but data.eval_files names no file to evaluate on",
           (long long)s->eval_steps);
+    CHECK(!s->data.split_turns || strcmp(s->data.mask, "assistant") == 0, "data.split_turns",
+          "data.split_turns trains one answer a row: it needs data.mask assistant, it is %s",
+          s->data.mask);
     return check_adapter(s, e);
 }
 

@@ -40,10 +40,16 @@ struct spec {
     bool use_rslora, use_dora;
     struct {
         struct spec_strings train_files, eval_files;
-        char *format; /* auto | messages | prompt_completion | text | alpaca | sharegpt */
+        char *format; /* auto | messages | prompt_completion | text | alpaca | sharegpt |
+                         preference */
         char *mask;   /* assistant | last | all */
         int64_t max_length;
         bool packing, shuffle;
+        char *packing_strategy; /* samples | rows */
+        bool parse_special, split_turns, merge_turns;
+        char *invalid_utf8; /* error | replace */
+        /* below 1: a share of the rows; else a number of rows */
+        double max_rows_untrained, max_rows_answer_cut, max_rows_dropped_message;
     } data;
     int64_t per_device_train_batch_size, per_device_eval_batch_size, gradient_accumulation_steps;
     double learning_rate;

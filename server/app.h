@@ -7,18 +7,23 @@
 
 #include <stdint.h>
 
+#include "server/run/gate.h"
 #include "server/run/supervisor.h"
 #include "server/store/store.h"
 #include "server/web/sse.h"
 
 #define PLIMSOLL_VERSION "0.1.0"
 
-enum { APP_MODEL_FOLDERS_MAX = 32 };
+/* So many engines at most answer questions about data at a time, because they compete with the job
+ * for its cores. Reports read whole files; rows are there in a moment and must not wait for them.
+ */
+enum { APP_MODEL_FOLDERS_MAX = 32, APP_REPORTS_MAX = 2, APP_PREVIEWS_MAX = 2 };
 
 struct app {
     struct store *store;
     struct sse_hub *hub;
     struct supervisor *supervisor;
+    struct gate *reports, *previews;
     const char *engine; /* path of plimsoll-engine */
     const char *web;    /* real path of the page's folder, or NULL */
     const char *model_folders[APP_MODEL_FOLDERS_MAX];

@@ -4,6 +4,7 @@
  * matter which thread is interrupted. */
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "server/app.h"
@@ -20,6 +21,7 @@ static const char HELP[] =
     "\n"
     "  plimsoll serve    page, REST API and jobs on one port\n"
     "  plimsoll train    fine-tune on a file through a server, with a progress line\n"
+    "  plimsoll data     what a model would learn from a file: counts, problems, coloured tokens\n"
     "  plimsoll version\n"
     "\n"
     "Each command explains itself with --help.\n";
@@ -35,9 +37,11 @@ static void catch_signals(void) {
 int main(int argc, char **argv) {
     const char *const command = argc > 1 ? argv[1] : "--help";
     catch_signals();
-    const struct cli cli = {argc - 1, argv + 1, argv[0], stdout, &signalled};
+    const char *const no_color = getenv("NO_COLOR");
+    const struct cli cli = {argc - 1, argv + 1, argv[0], stdout, no_color && *no_color, &signalled};
     if (strcmp(command, "serve") == 0) return cli_serve(&cli);
     if (strcmp(command, "train") == 0) return cli_train(&cli);
+    if (strcmp(command, "data") == 0) return cli_data(&cli);
     if (strcmp(command, "version") == 0 || strcmp(command, "--version") == 0) {
         printf("plimsoll " PLIMSOLL_VERSION "\n");
         return 0;

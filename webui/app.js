@@ -9,6 +9,8 @@ import { Footer, Header } from "./components/shell.js";
 import { KeyDialog } from "./components/key_dialog.js";
 import { JobsPage } from "./pages/jobs.js";
 import { JobPage } from "./pages/job.js";
+import { DataPage } from "./pages/data.js";
+import { FilesPage } from "./pages/files.js";
 import { NewJobPage } from "./pages/new_job.js";
 import { SystemPage } from "./pages/system.js";
 
@@ -24,9 +26,13 @@ function CurrentPage({ at }) {
         case "jobs":
             return html`<${JobsPage} />`;
         case "new":
-            return html`<${NewJobPage} key=${at.params.from ?? ""} from=${at.params.from} />`;
+            return html`<${NewJobPage} key=${at.params.from ?? ""} from=${at.params.from} file=${at.params.file} />`;
         case "job":
             return html`<${JobPage} key=${at.id} id=${at.id} />`;
+        case "files":
+            return html`<${FilesPage} />`;
+        case "data":
+            return html`<${DataPage} key=${at.id} id=${at.id} params=${at.params} />`;
         case "system":
             return html`<${SystemPage} />`;
         default:

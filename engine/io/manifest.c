@@ -1,4 +1,4 @@
-/* manifest.c - sizes and hashes of a folder's files. The home of xxhash.
+/* manifest.c - sizes and hashes of a folder's files.
  *
  * Format: {"version":1,"files":[{"name":"a/b.bin","bytes":12,"xxh3_128":"<32 hex digits>"}]},
  * sorted by name. The hash guards against broken disks and half-copied folders, not against an
@@ -7,32 +7,26 @@
 #include "engine/io/manifest.h"
 
 #include <string.h>
-#include <xxhash.h>
 
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "engine/io/hash.h"
 
-enum { MANIFEST_MAX = 16 << 20, DEPTH_MAX = 8, HASH_CHARS = 32 };
+enum { MANIFEST_MAX = 16 << 20, DEPTH_MAX = 8 };
 
 static const char MANIFEST_NAME[] = "manifest.json";
 
-static enum status hash_file(const char *path, char hex[HASH_CHARS + 1], int64_t *bytes,
+static enum status hash_file(const char *path, char hex[HASH_HEX_CHARS + 1], int64_t *bytes,
                              struct err *e) {
-    static const char DIGITS[] = "0123456789abcdef";
-    struct file_map map = {0};
-    TRY(file_map_open(&map, path, e));
-    XXH128_canonical_t canonical;
-    XXH128_canonicalFromHash(&canonical,
-                             XXH3_128bits(map.bytes ? map.data : (const void *)"", map.bytes));
-    for (int i = 0; i < HASH_CHARS / 2; i++) {
-        hex[2 * i] = DIGITS[canonical.digest[i] >> 4];
-        hex[2 * i + 1] = DIGITS[canonical.digest[i] & 15];
-    }
-    hex[HASH_CHARS] = 0;
-    *bytes = (int64_t)map.bytes;
-    file_map_close(&map);
-    return STATUS_OK;
+    struct hash_stream stream = {0};
+    unsigned char hash[HASH_BYTES];
+    hash_open(&stream);
+    const enum status status = hash_add_file(&stream, path, bytes, e);
+    hash_result(&stream, hash);
+    hash_close(&stream);
+    hash_hex(hash, hex);
+    return status;
 }
 
 static enum status add_folder(const char *folder, const char *below, int depth, cJSON *files,
@@ -49,7 +43,7 @@ static enum status add_entry(const char *folder, const char *below, const char *
         status = add_folder(folder, inner, depth + 1, files, e);
         mem_free(inner);
     } else {
-        char hex[HASH_CHARS + 1];
+        char hex[HASH_HEX_CHARS + 1];
         int64_t bytes = 0;
         status = hash_file(path, hex, &bytes, e);
         if (status == STATUS_OK) {
@@ -110,7 +104,7 @@ static bool name_stays_inside(const char *name) {
 static enum status verify_file(const char *folder, const cJSON *file, struct err *e) {
     const char *name = NULL, *expected = NULL;
     int64_t bytes_expected = -1, bytes = 0;
-    char hex[HASH_CHARS + 1];
+    char hex[HASH_HEX_CHARS + 1];
     TRY(json_get_string(file, "name", &name, e));
     TRY(json_get_string(file, "xxh3_128", &expected, e));
     TRY(json_get_i64(file, "bytes", &bytes_expected, e));

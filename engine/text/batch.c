@@ -1,10 +1,9 @@
 /* batch.c - the order of samples and the laying out of micro-batches.
  *
- * Everything is a pure function of (seed, epoch, step): the order of an epoch is a Fisher-Yates
- * shuffle whose random numbers are addressed by (seed, epoch, index), never drawn from a stream, so
- * a resumed run finds its place without replaying anything. Inside a step samples are dealt longest
- * first: that wastes the least padding and fills bins best (first-fit-decreasing), and it changes
- * nothing that is learned, the step being one sum over all its samples. */
+ * Everything is a pure function of (seed, epoch, step), so a resumed run finds its place without
+ * replaying anything; only the order of the epoch at hand is kept. Inside a step samples are dealt
+ * longest first: that wastes the least padding and fills bins best (first-fit-decreasing), and it
+ * changes nothing that is learned, the step being one sum over all its samples. */
 #include "engine/text/batch.h"
 
 #include <stdlib.h>
@@ -47,52 +46,56 @@ enum status batcher_open(struct batcher *b, const struct dataset *dataset,
     *b = (struct batcher){.dataset = dataset, .options = *options, .epoch = -1};
     TRY(check_options(dataset, options, e));
     const int64_t samples = dataset->counts.samples;
-    b->steps_per_epoch = (samples - 1) / options->global_rows + 1;
+    int64_t units = samples;
+    if (options->strategy == BATCH_OF_ROWS) {
+        batch_rows_pack(&b->rows, dataset, options->max_length, !options->shuffle);
+        b->begins = mem_new((size_t)b->rows.count + 1, sizeof *b->begins);
+        units = b->rows.count;
+    }
+    b->steps_per_epoch = (units - 1) / options->global_rows + 1;
     b->order = mem_new((size_t)samples, sizeof *b->order);
-    b->bins_capacity = min_i64(samples, options->global_rows);
-    b->bins = mem_new((size_t)b->bins_capacity, sizeof *b->bins);
     return STATUS_OK;
 }
 
 void batcher_close(struct batcher *b) {
     if (!b) return;
+    batch_rows_release(&b->rows);
     mem_free(b->order);
+    mem_free(b->begins);
     mem_free(b->bins);
     *b = (struct batcher){0};
 }
 
-/* SplitMix64's finaliser (Steele, Lea, Flood 2014): a bijection that scatters neighbouring inputs.
- */
-static uint64_t mix(uint64_t x) {
-    x += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
-static uint64_t random_at(uint64_t seed, int64_t epoch, int64_t index) {
-    return mix(mix(mix(seed) ^ (uint64_t)epoch) ^ (uint64_t)index);
-}
-
-static void shuffle_epoch(struct batcher *b, int64_t epoch) {
+static void order_epoch(struct batcher *b, int64_t epoch) {
+    const struct batch_options *const o = &b->options;
     const int64_t samples = b->dataset->counts.samples;
+    b->epoch = epoch;
+    if (o->strategy == BATCH_OF_ROWS) {
+        batch_rows_order(&b->rows, o->seed, epoch, o->shuffle, b->order, b->begins);
+        return;
+    }
     for (int64_t i = 0; i < samples; i++) {
         b->order[i] = i;
     }
-    b->epoch = epoch;
-    if (!b->options.shuffle) return;
-    for (int64_t i = samples - 1; i > 0; i--) {
-        const unsigned __int128 product =
-            (unsigned __int128)random_at(b->options.seed, epoch, i) * (uint64_t)(i + 1);
-        const int64_t j = (int64_t)(product >> 64);
-        const int64_t kept = b->order[i];
-        b->order[i] = b->order[j];
-        b->order[j] = kept;
-    }
+    if (o->shuffle) batch_shuffle(b->order, samples, o->seed, epoch, 0);
 }
 
-static int64_t step_first(const struct batcher *b, int64_t step) {
-    return step % b->steps_per_epoch * b->options.global_rows;
+/* The samples of the step, as a stretch of `order`. */
+static void find_step(struct batcher *b, int64_t step) {
+    const int64_t first = step % b->steps_per_epoch * b->options.global_rows;
+    if (b->options.strategy == BATCH_OF_ROWS) {
+        const int64_t end = min_i64(first + b->options.global_rows, b->rows.count);
+        b->row_first = first;
+        b->step_first = b->begins[first];
+        b->step_rows = b->begins[end] - b->step_first;
+    } else {
+        b->step_first = first;
+        b->step_rows = min_i64(b->options.global_rows, b->dataset->counts.samples - first);
+    }
+    ASSERT(b->step_rows > 0);
+    if (b->step_rows <= b->bins_capacity) return;
+    b->bins_capacity = b->step_rows;
+    b->bins = mem_resize(b->bins, (size_t)b->bins_capacity, sizeof *b->bins);
 }
 
 static int64_t count_trained(const struct sample *sample) {
@@ -137,25 +140,51 @@ static int64_t deal_packed(struct batcher *b, const struct dealt *dealt) {
     return bins;
 }
 
+/* Rows that are packed already: some after the other. */
+static int64_t deal_rows(struct batcher *b) {
+    int64_t row = b->row_first;
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        while (b->begins[row + 1] <= b->step_first + i) {
+            row++;
+        }
+        b->bins[i] = (row - b->row_first) / b->options.micro_rows;
+    }
+    return b->bins[b->step_rows - 1] + 1;
+}
+
+static int64_t deal(struct batcher *b, const struct dealt *dealt) {
+    if (!b->options.packing) return deal_padded(b, dealt);
+    return b->options.strategy == BATCH_OF_ROWS ? deal_rows(b) : deal_packed(b, dealt);
+}
+
 void batcher_step(struct batcher *b, int64_t step) {
     ASSERT(b->order && step >= 0);
     const int64_t epoch = step / b->steps_per_epoch;
-    if (b->epoch != epoch) shuffle_epoch(b, epoch);
-    const int64_t first = step_first(b, step);
-    b->step_first = first;
-    b->step_rows = min_i64(b->options.global_rows, b->dataset->counts.samples - first);
+    if (b->epoch != epoch) order_epoch(b, epoch);
+    find_step(b, step);
     b->step_trained = b->step_tokens = 0;
-    ASSERT(b->step_rows > 0 && b->step_rows <= b->bins_capacity);
     struct dealt *const dealt = mem_new((size_t)b->step_rows, sizeof *dealt);
     for (int64_t i = 0; i < b->step_rows; i++) {
-        const struct sample sample = dataset_sample(b->dataset, b->order[first + i]);
+        const struct sample sample = dataset_sample(b->dataset, b->order[b->step_first + i]);
         dealt[i] = (struct dealt){i, sample.count};
         b->step_trained += count_trained(&sample);
         b->step_tokens += sample.count;
     }
     qsort(dealt, (size_t)b->step_rows, sizeof *dealt, dealt_compare);
-    b->micro_count = b->options.packing ? deal_packed(b, dealt) : deal_padded(b, dealt);
+    b->micro_count = deal(b, dealt);
     mem_free(dealt);
+}
+
+int64_t batcher_segments_max(const struct batcher *b) {
+    const struct batch_options *const o = &b->options;
+    if (!o->packing) return min_i64(o->micro_rows, b->dataset->counts.samples);
+    if (o->strategy == BATCH_OF_SAMPLES) return min_i64(o->global_rows, b->dataset->counts.samples);
+    int64_t most = 0;
+    for (int64_t row = 0; row < b->rows.count; row++) {
+        const int64_t members = b->rows.first[row + 1] - b->rows.first[row];
+        if (members > most) most = members;
+    }
+    return min_i64(most * o->micro_rows, b->dataset->counts.samples);
 }
 
 static void batch_reserve(struct batch *batch, int64_t tokens, int64_t segments) {

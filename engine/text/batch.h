@@ -1,9 +1,9 @@
 /* batch.h - which samples make an optimizer step, and how they are laid out in micro-batches.
  *
- * The step is decided first, from the seed alone: step k of an epoch trains samples order[k*global
- * .. (k+1)*global). Only then is the step cut into micro-batches, padded or packed. So neither
- * micro-batch size nor packing can change what is learned from what (law 2), and any step can be
- * made again from (seed, step) in O(samples). */
+ * The step is decided first, from the seed and the lengths alone; only then is it cut into
+ * micro-batches, padded or packed. So neither micro-batch size nor packing can change what is
+ * learned from what (law 2). Any step can be made again from (seed, step) at a cost that does not
+ * depend on which step it is: no earlier step and no earlier epoch is walked through. */
 #ifndef PLIMSOLL_ENGINE_TEXT_BATCH_H
 #define PLIMSOLL_ENGINE_TEXT_BATCH_H
 
@@ -11,14 +11,28 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/text/batch_rows.h"
 #include "engine/text/dataset.h"
 
+/* How the samples of a step are chosen. */
+enum batch_strategy {
+    /* global_rows samples in the order of the epoch. Packing then fills bins from these alone: the
+       fewer they are, the emptier the bins. */
+    BATCH_OF_SAMPLES,
+    /* global_rows rows of max_length tokens, so the step is a number of tokens. The rows are packed
+       over the whole epoch (engine/text/batch_rows.h), hence full; they are the same whether a step
+       is then laid out packed, a micro-batch being micro_rows of them, or padded. A step has more
+       samples, and an epoch fewer steps, than with BATCH_OF_SAMPLES. */
+    BATCH_OF_ROWS,
+};
+
 struct batch_options {
+    enum batch_strategy strategy;
     int64_t micro_rows;  /* per_device_train_batch_size */
-    int64_t global_rows; /* samples per optimizer step */
+    int64_t global_rows; /* samples or rows of an optimizer step */
     int64_t max_length;
-    bool packing; /* lay samples end to end, first-fit-decreasing into bins of micro_rows*max_length
-                     tokens */
+    bool packing; /* lay samples end to end, in micro-batches of at most micro_rows*max_length
+                     tokens: first-fit-decreasing */
     bool shuffle; /* false: file order in every epoch */
     uint64_t seed;
     int32_t pad_id;
@@ -41,11 +55,14 @@ void batch_release(struct batch *batch);
 struct batcher {
     const struct dataset *dataset;
     struct batch_options options;
-    int64_t steps_per_epoch; /* ceil(samples / global_rows): the last step may be smaller */
+    struct batch_rows rows;  /* BATCH_OF_ROWS; else empty */
+    int64_t steps_per_epoch; /* ceil(samples or rows / global_rows): the last may be smaller */
     int64_t epoch;           /* of `order`, -1 before the first step */
     int64_t *order;          /* [samples] */
+    int64_t *begins;         /* [rows + 1] where a row begins in `order`; BATCH_OF_ROWS */
     /* the step being handed out */
     int64_t step_first;   /* index in `order` of its first sample */
+    int64_t row_first;    /* index in `begins` of its first row; BATCH_OF_ROWS */
     int64_t step_rows;    /* samples in it */
     int64_t step_trained; /* trained tokens of the whole step: the loss is divided by this */
     int64_t step_tokens;
@@ -57,6 +74,8 @@ struct batcher {
 enum status batcher_open(struct batcher *b, const struct dataset *dataset,
                          const struct batch_options *options, struct err *e);
 void batcher_close(struct batcher *b);
+/* No micro-batch has more documents than this. */
+int64_t batcher_segments_max(const struct batcher *b);
 
 /* Prepares optimizer step `step` (0-based, over all epochs): fills the step_* and micro_count
  * fields. */

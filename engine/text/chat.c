@@ -59,6 +59,38 @@ struct chat_call *chat_add_call(struct chat_message *message) {
     return call;
 }
 
+static bool is_plain(const struct chat_message *m) {
+    return m->has_content && !m->reasoning_key && m->extra.len == 0 && m->call_count == 0;
+}
+
+static bool can_merge(const struct chat *chat, size_t into, size_t from) {
+    const struct chat_message *const a = &chat->messages[into], *const b = &chat->messages[from];
+    const bool border = from == chat->given; /* between a prompt and what is learned */
+    return a->role == b->role && a->role != CHAT_TOOL && a->trainable == b->trainable &&
+           is_plain(a) && is_plain(b) && !border;
+}
+
+size_t chat_merge_turns(struct chat *chat) {
+    size_t kept = 0, merged_given = 0;
+    for (size_t i = 0; i < chat->count; i++) {
+        struct chat_message *const m = &chat->messages[i];
+        if (kept && can_merge(chat, kept - 1, i)) {
+            struct str *const content = &chat->messages[kept - 1].content;
+            str_append(content, "\n\n");
+            str_append_bytes(content, str_text(&m->content), m->content.len);
+            message_release(m);
+            merged_given += i < chat->given;
+            continue;
+        }
+        if (kept != i) chat->messages[kept] = *m;
+        kept++;
+    }
+    const size_t merged = chat->count - kept;
+    chat->count = kept;
+    chat->given -= merged_given;
+    return merged;
+}
+
 /* What Python's str.strip takes away, which is what templates do. */
 static bool is_space(uint32_t c) {
     return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||

@@ -49,6 +49,11 @@ void chat_release(struct chat *chat);
 struct chat_message *chat_add(struct chat *chat, enum chat_role role);
 struct chat_call *chat_add_call(struct chat_message *message);
 
+/* Makes one message of neighbours that have the same role, with a blank line between their contents
+ * (data sets with two questions in a row; templates that insist on turns). Messages that hold more
+ * than content, or of which only one is trained, stay. Returns how many messages went. */
+size_t chat_merge_turns(struct chat *chat);
+
 /* A piece of text that the row brings into the rendering: white space at its ends is not part of
  * it, since templates trim. An assistant's content is cut at its <think> and </think> tags, because
  * templates move and remove reasoning. */

@@ -141,7 +141,8 @@ static enum status left_out(const struct chat *chat, size_t message, struct err 
     char path[FIELD_MAX];
     field_index(path, "messages", message);
     return field_error(e, path,
-                       "the chat template leaves out this %s message, the model would never see it",
+                       "the chat template leaves out this %s message, the model would never see it "
+                       "(data.max_rows_dropped_message says how many such rows are fine)",
                        chat_role_name(chat->messages[message].role));
 }
 
@@ -199,12 +200,23 @@ static enum status check_tools(const struct chat_rendering *r, const struct chat
         if (!find_bytes(str_text(&r->text), r->text.len, str_text(&text), text.len)) {
             status = field_error(
                 e, "tools",
-                "the chat template leaves out the tools: this model was not made for them");
+                "the chat template leaves out the tools: this model was not made for them "
+                "(data.max_rows_dropped_message says how many such rows are fine)");
         }
         str_release(&text);
     }
     row_json_release(&j);
     return status;
+}
+
+/* What a check finds left out: an error, or on request a note. */
+static enum status allow_dropped(struct chat_rendering *r, const struct chat_renderer *renderer,
+                                 enum status (*check)(const struct chat_rendering *,
+                                                      const struct chat *, struct err *),
+                                 const struct chat *chat, struct err *e) {
+    if (!renderer->drop_messages) return check(r, chat, e);
+    if (check(r, chat, NULL) != STATUS_OK) r->dropped_message = true;
+    return STATUS_OK;
 }
 
 enum status chat_rendering_make(struct chat_rendering *r, const struct chat_renderer *renderer,
@@ -217,13 +229,13 @@ enum status chat_rendering_make(struct chat_rendering *r, const struct chat_rend
     if (!choose_salt(r)) return field_error(e, "messages", "the row imitates internal marks");
     const struct chat_marks marks = {&r->pieces, CHAT_ALL, CHAT_NONE, r->salt};
     if (render_chat(renderer, chat, r->arguments, &marks, &r->marked, NULL) == STATUS_OK) {
-        TRY(check_marks(r, chat, e));
+        TRY(allow_dropped(r, renderer, check_marks, chat, e));
         r->separated = align(r, &r->marked);
     } else {
-        TRY(check_words(r, chat, e));
+        TRY(allow_dropped(r, renderer, check_words, chat, e));
     }
     if (!r->separated) forget_places(r);
-    return check_tools(r, chat, e);
+    return allow_dropped(r, renderer, check_tools, chat, e);
 }
 
 void chat_rendering_release(struct chat_rendering *r) {

@@ -24,6 +24,7 @@ struct chat_renderer {
     const char *variables_json;              /* bos_token and the like */
     const char *variables_not_thinking_json; /* the same with enable_thinking false */
     int64_t now_unix_s;
+    bool drop_messages; /* what the template leaves out is no error, but noted */
 };
 
 /* Bytes of the rendering. */
@@ -40,6 +41,7 @@ struct chat_rendering {
     size_t *order;             /* pieces that were found, as they come in the text */
     size_t order_count;
     bool separated; /* all places are known: what is outside them was written by the template */
+    bool dropped_message; /* drop_messages: the template leaves out a message or the tools */
     enum chat_arguments arguments;
     uint32_t salt;
     /* the gap that the generation prompt leaves before an answer, for the template text it was
@@ -49,7 +51,7 @@ struct chat_rendering {
 };
 
 /* Renders and places. STATUS_INVALID: the template refuses the conversation, or leaves out a
- * message or the tools. `chat` must outlive the rendering. Caller frees with
+ * message or the tools (unless drop_messages). `chat` must outlive the rendering. Caller frees with
  * chat_rendering_release, also after an error. */
 enum status chat_rendering_make(struct chat_rendering *r, const struct chat_renderer *renderer,
                                 const struct chat *chat, struct err *e);

@@ -476,8 +476,8 @@ static enum status read_call_turn(struct chat *chat, const struct row_json *j, s
 
 static const char *const TURN_KEYS[] = {"from", "value", "weight", "train", NULL};
 
-static enum status read_turn(struct chat *chat, const struct row_json *j, size_t object,
-                             const char *path, struct err *e) {
+enum status chat_read_turn(struct chat *chat, const struct row_json *j, size_t object,
+                           const char *path, struct err *e) {
     size_t from, value;
     int role = 0;
     char full[FIELD_MAX];
@@ -510,7 +510,7 @@ enum status chat_read_turns(struct chat *chat, const struct row_json *j, size_t 
     for (size_t item = row_first(j, array); item; item = row_after(j, array, item)) {
         char full[FIELD_MAX];
         field_index(full, path, index++);
-        TRY(read_turn(chat, j, item, full, e));
+        TRY(chat_read_turn(chat, j, item, full, e));
     }
     if (index == 0) return field_error(e, path, "the list is empty");
     return STATUS_OK;

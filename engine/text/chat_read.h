@@ -26,6 +26,9 @@ enum status chat_read_messages(struct chat *chat, const struct row_json *j, size
 /* Appends the turns of an array of {"from","value"}; turns in OpenAI's spelling are read too. */
 enum status chat_read_turns(struct chat *chat, const struct row_json *j, size_t array,
                             const char *path, struct err *e);
+/* Appends one turn, in either spelling. */
+enum status chat_read_turn(struct chat *chat, const struct row_json *j, size_t object,
+                           const char *path, struct err *e);
 /* Reads `tools`: an array, or a JSON text of one. */
 enum status chat_read_tools(struct chat *chat, const struct row_json *j, size_t value,
                             struct err *e);

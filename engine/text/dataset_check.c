@@ -9,17 +9,72 @@
 #include "engine/text/rows.h"
 #include "engine/text/rows_json.h"
 
-enum { FIRST_ROWS = 3, FIRST_ROW_BYTES_MAX = 64 << 10 };
+enum { GROUPS_MAX = 20, FIRST_ROWS = 3, FIRST_ROW_BYTES_MAX = 64 << 10 };
+
+/* Errors that differ only in their place: "412 rows: messages[].role: unknown role" says more than
+ * the first fifty of them. */
+struct error_group {
+    char *message;
+    int64_t rows, first_line;
+};
 
 struct check {
     cJSON *errors, *first_rows;
+    struct error_group groups[GROUPS_MAX];
+    int64_t group_count;
     int64_t errors_max, error_count, rows, rows_extra_keys;
     enum data_format format;
     int64_t first_line;
     struct row_json json;
 };
 
+/* The message without the numbers of a place: "messages[3]" and "column 17" lose them. */
+static char *message_kind(const char *message) {
+    struct str kind = {0};
+    for (const char *at = message; *at; at++) {
+        const bool place = at > message && (at[-1] == '[' || at[-1] == ' ');
+        const size_t digits = place ? strspn(at, "0123456789") : 0;
+        if (digits && (at[digits] == ']' || at[digits] == ':' || at[digits] == ' ')) {
+            str_append_char(&kind, 'N');
+            at += digits - 1;
+        } else {
+            str_append_char(&kind, *at);
+        }
+    }
+    return str_take(&kind);
+}
+
+static void count_error(struct check *c, int64_t line, const char *message) {
+    char *const kind = message_kind(message);
+    int64_t i = 0;
+    while (i < c->group_count && !str_equal(c->groups[i].message, kind)) {
+        i++;
+    }
+    if (i < GROUPS_MAX) {
+        if (i == c->group_count) {
+            c->groups[c->group_count++] =
+                (struct error_group){.message = mem_strdup(kind), .first_line = line};
+        }
+        c->groups[i].rows++;
+    }
+    mem_free(kind);
+}
+
+static cJSON *groups_to_json(struct check *c) {
+    cJSON *const list = cJSON_CreateArray();
+    for (int64_t i = 0; i < c->group_count; i++) {
+        cJSON *const item = cJSON_CreateObject();
+        json_add_string(item, "message", c->groups[i].message);
+        json_add_i64(item, "rows", c->groups[i].rows);
+        json_add_i64(item, "first_line", c->groups[i].first_line);
+        cJSON_AddItemToArray(list, item);
+        mem_free(c->groups[i].message);
+    }
+    return list;
+}
+
 static void add_error(struct check *c, int64_t line, const struct err *flaw) {
+    count_error(c, line, flaw->text);
     if (c->error_count++ >= c->errors_max) return;
     cJSON *const item = cJSON_CreateObject();
     json_add_i64(item, "line", line);
@@ -92,6 +147,7 @@ enum status dataset_check(const char *path, int64_t errors_max, cJSON **report, 
     json_add_i64(*report, "rows_extra_keys", c.rows_extra_keys);
     json_add_i64(*report, "error_count", c.error_count);
     cJSON_AddItemToObject(*report, "first_rows", c.first_rows);
+    cJSON_AddItemToObject(*report, "error_groups", groups_to_json(&c));
     cJSON_AddItemToObject(*report, "errors", c.errors);
     return STATUS_OK;
 }

@@ -9,11 +9,12 @@
 
 #include "base/mem.h"
 #include "engine/text/chat_read.h"
+#include "engine/text/dataset_preference.h"
 
 enum { KEYS_SHOWN = 8 };
 
-static const char *const FORMAT_NAMES[FORMAT_COUNT] = {"auto", "messages", "prompt_completion",
-                                                       "text", "alpaca",   "sharegpt"};
+static const char *const FORMAT_NAMES[FORMAT_COUNT] = {
+    "auto", "messages", "prompt_completion", "text", "alpaca", "sharegpt", "preference"};
 static const char *const MASK_NAMES[MASK_COUNT] = {"assistant", "last", "all"};
 
 const char *data_format_name(enum data_format format) {
@@ -58,11 +59,6 @@ static const struct {
     const char *keys[3];
     const char *what;
 } REFUSED[] = {
-    {{"preferred_output", NULL, NULL}, "preference data (preferred_output)"},
-    {{"non_preferred_output", NULL, NULL}, "preference data (non_preferred_output)"},
-    {{"chosen", NULL, NULL}, "preference data (chosen, rejected)"},
-    {{"rejected", NULL, NULL}, "preference data (chosen, rejected)"},
-    {{"chosen_response", NULL, NULL}, "preference data (chosen_response, rejected_response)"},
     {{"kto_tag", NULL, NULL}, "KTO data (kto_tag)"},
     {{"prompt", "completion", "label"}, "KTO data (prompt, completion, label)"},
     {{"segments", NULL, NULL}, "segment data (segments)"},
@@ -76,6 +72,10 @@ static const char *const ROW_KEYS[FORMAT_COUNT][8] = {
     [FORMAT_ALPACA] = {"instruction", "input", "output", "system", "history", NULL},
     [FORMAT_SHAREGPT] = {"conversations", "system", "tools", NULL},
 };
+
+static const char *const *row_keys(enum data_format format) {
+    return format == FORMAT_PREFERENCE ? PREFERENCE_ROW_KEYS : ROW_KEYS[format];
+}
 
 static bool has_key(const struct row_json *j, const char *key) {
     for (size_t k = row_first(j, 0); k; k = row_after(j, 0, k)) {
@@ -128,9 +128,20 @@ static enum status refuse_known(const struct row_json *j, struct err *e) {
     return STATUS_OK;
 }
 
+static bool is_preference(const struct row_json *j) {
+    for (size_t i = 0; PREFERENCE_KEYS[i]; i++) {
+        if (has_key(j, PREFERENCE_KEYS[i])) return true;
+    }
+    return false;
+}
+
 enum status data_row_detect(const struct row_json *j, enum data_format *format, struct err *e) {
     TRY(expect_object(j, e));
     TRY(refuse_known(j, e));
+    if (is_preference(j)) {
+        *format = FORMAT_PREFERENCE;
+        return STATUS_OK;
+    }
     for (size_t i = 0; i < COUNT_OF(SIGNATURES); i++) {
         if (!has_keys(j, SIGNATURES[i].keys, COUNT_OF(SIGNATURES[i].keys))) continue;
         *format = SIGNATURES[i].format;
@@ -144,17 +155,37 @@ enum status data_row_detect(const struct row_json *j, enum data_format *format, 
     return unknown_format(j, e);
 }
 
+/* What makes a row one of the format; whether the row has it. */
+static bool has_signature(const struct row_json *j, enum data_format format) {
+    if (format == FORMAT_PREFERENCE || is_preference(j))
+        return format == FORMAT_PREFERENCE && is_preference(j);
+    size_t i = 0;
+    while (SIGNATURES[i].format != format) {
+        i++;
+    }
+    return has_keys(j, SIGNATURES[i].keys, COUNT_OF(SIGNATURES[i].keys));
+}
+
+static enum status missing_key(const struct row_json *j, enum data_format format, struct err *e) {
+    if (format == FORMAT_PREFERENCE)
+        return field_error(e, PREFERENCE_KEYS[0], "is missing (format preference)");
+    for (size_t i = 0; i < COUNT_OF(SIGNATURES); i++) {
+        for (size_t k = 0; SIGNATURES[i].format == format && k < 2 && SIGNATURES[i].keys[k]; k++) {
+            const char *const key = SIGNATURES[i].keys[k];
+            if (!has_key(j, key))
+                return field_error(e, key, "is missing (format %s)", data_format_name(format));
+        }
+    }
+    return STATUS_OK;
+}
+
 /* The row must have the keys of the file's format; if it has those of another, that is the better
  * error. */
 static enum status check_format(const struct row_json *j, enum data_format format,
                                 int64_t first_line, struct err *e) {
     TRY(expect_object(j, e));
     TRY(refuse_known(j, e));
-    size_t i = 0;
-    while (SIGNATURES[i].format != format) {
-        i++;
-    }
-    if (has_keys(j, SIGNATURES[i].keys, COUNT_OF(SIGNATURES[i].keys))) return STATUS_OK;
+    if (has_signature(j, format)) return STATUS_OK;
     enum data_format other = FORMAT_AUTO;
     if (data_row_detect(j, &other, NULL) == STATUS_OK && other != format) {
         FAIL_IF(first_line == 0, STATUS_INVALID, "the row is in format %s, the job asks for %s",
@@ -163,12 +194,7 @@ static enum status check_format(const struct row_json *j, enum data_format forma
                        "the row is in format %s, line %lld made the file %s: one format per file",
                        data_format_name(other), (long long)first_line, data_format_name(format));
     }
-    for (size_t k = 0; k < COUNT_OF(SIGNATURES[i].keys) && SIGNATURES[i].keys[k]; k++) {
-        const char *const key = SIGNATURES[i].keys[k];
-        if (!has_key(j, key))
-            return field_error(e, key, "is missing (format %s)", data_format_name(format));
-    }
-    return STATUS_OK;
+    return missing_key(j, format, e);
 }
 
 /* A text of the row; absent or null leaves *out alone. */
@@ -357,13 +383,13 @@ enum status data_row_read(struct data_row *row, const struct row_json *j, enum d
                                                       struct err *) = {
         [FORMAT_MESSAGES] = read_messages_row, [FORMAT_PROMPT_COMPLETION] = read_pair_row,
         [FORMAT_TEXT] = read_text_row,         [FORMAT_ALPACA] = read_alpaca_row,
-        [FORMAT_SHAREGPT] = read_sharegpt_row,
+        [FORMAT_SHAREGPT] = read_sharegpt_row, [FORMAT_PREFERENCE] = data_preference_read,
     };
     *row = (struct data_row){0};
     ASSERT(format > FORMAT_AUTO && format < FORMAT_COUNT);
     TRY(check_format(j, format, first_line, e));
-    TRY(chat_check_keys(j, 0, "", ROW_KEYS[format], e));
-    row->extra_keys = count_extra_keys(j, ROW_KEYS[format]);
+    TRY(chat_check_keys(j, 0, "", row_keys(format), e));
+    row->extra_keys = count_extra_keys(j, row_keys(format));
     return READERS[format](row, j, e);
 }
 
@@ -372,5 +398,7 @@ void data_row_release(struct data_row *row) {
     chat_release(&row->chat);
     str_release(&row->prompt);
     str_release(&row->text);
+    chat_release(&row->rejected_chat);
+    str_release(&row->rejected_text);
     *row = (struct data_row){0};
 }

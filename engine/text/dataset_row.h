@@ -4,7 +4,8 @@
  * - text: {"text"}, plain text, all of it trained
  * - alpaca: {"instruction","input"?,"output","system"?,"history"?}
  * - sharegpt: {"conversations":[{"from","value"}...],"system"?,"tools"?}
- * Preference and other rows that are no examples of text to learn are refused by name. */
+ * - preference: two answers to one prompt, one better (dataset_preference.h)
+ * Other rows that are no examples of text to learn are refused by name. */
 #ifndef PLIMSOLL_ENGINE_TEXT_DATASET_ROW_H
 #define PLIMSOLL_ENGINE_TEXT_DATASET_ROW_H
 
@@ -14,11 +15,15 @@
 #include "engine/text/dataset.h"
 #include "engine/text/rows_json.h"
 
-/* A row that was read: a conversation, or a prompt (may be empty) and the text after it. */
+/* A row that was read: a conversation, or a prompt (may be empty) and the text after it. Of a
+ * preference that is the better answer. */
 struct data_row {
     bool is_chat;
     struct chat chat;
     struct str prompt, text;
+    bool is_preference;
+    struct chat rejected_chat; /* of a preference: the worse answer, without the prompt */
+    struct str rejected_text;
     int64_t extra_keys; /* keys of the row that mean nothing to its format */
 };
 

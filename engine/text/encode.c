@@ -57,8 +57,11 @@ enum status encoder_init(struct encoder *x, const struct dataset_options *option
     const struct tokenizer *const t = options->tokenizer;
     x->variables = make_variables(t, false);
     x->variables_not_thinking = make_variables(t, true);
-    x->renderer = (struct chat_renderer){options->chat_template, x->variables,
-                                         x->variables_not_thinking, options->now_unix_s};
+    x->renderer = (struct chat_renderer){.chat_template = options->chat_template,
+                                         .variables_json = x->variables,
+                                         .variables_not_thinking_json = x->variables_not_thinking,
+                                         .now_unix_s = options->now_unix_s,
+                                         .drop_messages = options->drop_messages};
     x->bos_text = tokenizer_named_token(t, "bos_token");
     x->eos_text = tokenizer_named_token(t, "eos_token");
     if (x->eos_text) x->eos_id = tokenizer_id(t, x->eos_text);
@@ -80,12 +83,17 @@ bool encoder_is_special(const struct encoder *x, int32_t id) {
     return text && tokenizer_count_special(x->options.tokenizer, text, strlen(text)) > 0;
 }
 
-void encoded_release(struct encoded *out) {
+void encoded_row_release(struct encoded_row *out) {
     if (!out) return;
-    token_list_release(&out->ids);
-    token_list_release(&out->ends);
-    mem_free(out->trained);
-    *out = (struct encoded){0};
+    for (int64_t i = 0; i < out->count; i++) {
+        struct encoded *const part = &out->parts[i];
+        token_list_release(&part->ids);
+        token_list_release(&part->ends);
+        str_release(&part->text);
+        mem_free(part->trained);
+    }
+    mem_free(out->parts);
+    *out = (struct encoded_row){0};
 }
 
 static void add_id(struct token_list *list, int32_t id) {
@@ -146,6 +154,7 @@ static enum status encode_texts(const struct encoder *x, const struct data_row *
     }
     const enum status status = encode_between(x, str_text(&all) + skip, all.len - skip, out, e);
     const size_t bare = all.len - skip;
+    if (x->options.keep_text) str_append_bytes(&out->text, str_text(&all) + skip, bare);
     str_release(&all);
     if (status != STATUS_OK) return status;
     const bool everything = x->options.mask == MASK_ALL || row->prompt.len == 0;
@@ -170,18 +179,54 @@ static enum status check_ids(const struct encoder *x, const struct encoded *out,
     return STATUS_OK;
 }
 
-enum status encode_row(const struct encoder *x, const struct data_row *row, struct encoded *out,
-                       struct err *e) {
-    *out = (struct encoded){0};
-    FAIL_IF(row->is_chat && !x->options.chat_template, STATUS_INVALID,
-            "the row is a conversation and the model has no chat template: choose a model that has "
-            "one, or give rows "
-            "of \"text\" or of \"prompt\" and \"completion\"");
+static enum status encode_part(const struct encoder *x, const struct data_row *row,
+                               struct encoded *out, struct err *e) {
     if (row->is_chat) {
         TRY(encode_chat(x, &row->chat, out, e));
     } else {
         out->is_text = row->prompt.len == 0;
         TRY(encode_texts(x, row, out, e));
     }
+    if (!x->options.keep_text) token_list_release(&out->ends); /* half of the memory */
     return check_ids(x, out, e);
+}
+
+/* Whether split_turns makes a row of this message. */
+static bool is_turn(const struct chat *chat, size_t index) {
+    const struct chat_message *const m = &chat->messages[index];
+    return index >= chat->given && m->role == CHAT_ASSISTANT && m->trainable;
+}
+
+/* Each trained answer with all that is before it: as the model meets it when it answers, and with
+ * the reasoning that templates take out of history (case B07). */
+static enum status encode_turns(const struct encoder *x, const struct data_row *row,
+                                struct encoded_row *out, struct err *e) {
+    for (size_t i = 0; i < row->chat.count; i++) {
+        if (!is_turn(&row->chat, i)) continue;
+        struct data_row turn = {.is_chat = true, .chat = row->chat}; /* borrows its messages */
+        turn.chat.count = i + 1;
+        turn.chat.given = i;
+        TRY(encode_part(x, &turn, &out->parts[out->count++], e));
+    }
+    return STATUS_OK;
+}
+
+enum status encode_row(const struct encoder *x, const struct data_row *row, struct encoded_row *out,
+                       struct err *e) {
+    *out = (struct encoded_row){0};
+    FAIL_IF(row->is_preference, STATUS_UNSUPPORTED,
+            "this is preference data (chosen, rejected), which supervised fine-tuning cannot use: "
+            "to train on the better answers, write each row as \"prompt\" and \"completion\" "
+            "with the text of \"chosen\", and leave \"rejected\" out");
+    FAIL_IF(row->is_chat && !x->options.chat_template, STATUS_INVALID,
+            "the row is a conversation and the model has no chat template: choose a model that has "
+            "one, or give rows "
+            "of \"text\" or of \"prompt\" and \"completion\"");
+    size_t turns = 0;
+    for (size_t i = 0; x->options.split_turns && row->is_chat && i < row->chat.count; i++) {
+        turns += is_turn(&row->chat, i);
+    }
+    out->parts = mem_new(turns ? turns : 1, sizeof *out->parts);
+    if (turns) return encode_turns(x, row, out, e);
+    return encode_part(x, row, &out->parts[out->count++], e);
 }

@@ -34,17 +34,26 @@ bool encoder_is_special(const struct encoder *x, int32_t id);
 
 /* One row as tokens. */
 struct encoded {
-    struct token_list ids, ends; /* ends: byte offsets, working memory */
+    struct token_list ids, ends; /* ends: byte offsets in the text; empty without keep_text */
+    struct str text;             /* what was tokenised; empty without keep_text */
     uint8_t *trained;            /* by token */
     bool is_text;                /* to be cut into pieces when too long */
+    bool dropped_message;        /* the chat template leaves out a message or the tools */
+    bool arguments_as_text;      /* tool arguments were given to the template as strings */
     int64_t control_tokens;      /* special spellings that were taken as text */
     int64_t open_answers;        /* answers after which the template writes no end-of-turn token */
 };
-void encoded_release(struct encoded *out);
+
+/* What a row of a file becomes: one, or with split_turns one for each trained answer. */
+struct encoded_row {
+    struct encoded *parts;
+    int64_t count;
+};
+void encoded_row_release(struct encoded_row *out);
 
 /* STATUS_INVALID with the field in the text and in param. Caller releases `out`, also after an
  * error. */
-enum status encode_row(const struct encoder *x, const struct data_row *row, struct encoded *out,
+enum status encode_row(const struct encoder *x, const struct data_row *row, struct encoded_row *out,
                        struct err *e);
 /* The part of encode_row for conversations. */
 enum status encode_chat(const struct encoder *x, const struct chat *chat, struct encoded *out,

@@ -236,6 +236,9 @@ enum status encode_chat(const struct encoder *x, const struct chat *chat, struct
     GUARD(chat_rendering_make(&r, &x->renderer, chat, e));
     GUARD(encode_rendering(x, &r, chat, out, e));
     ASSERT(out->ids.count == out->ends.count);
+    out->dropped_message = r.dropped_message;
+    out->arguments_as_text = r.arguments == CHAT_ARGUMENTS_TEXT;
+    if (x->options.keep_text) str_append_bytes(&out->text, str_text(&r.text), r.text.len);
     out->trained = mem_new(out->ids.count + 1, 1);
     GUARD(flag_answers(x, &r, chat, out, e));
 done:

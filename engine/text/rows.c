@@ -4,13 +4,29 @@
 #include "engine/text/rows.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "base/mem.h"
 
 enum { FILL_BYTES = 1 << 20 };
 
+/* "a.csv", also packed. */
+static bool is_named(const char *path, const char *ending) {
+    static const char *const PACKINGS[] = {"", ".gz", ".zst"};
+    const size_t len = strlen(path), ending_len = strlen(ending);
+    for (size_t i = 0; i < COUNT_OF(PACKINGS); i++) {
+        const size_t packing_len = strlen(PACKINGS[i]);
+        if (len < ending_len + packing_len) continue;
+        const char *const at = path + len - packing_len - ending_len;
+        if (strncasecmp(at, ending, ending_len) == 0 && str_ends_with(path, PACKINGS[i]))
+            return true;
+    }
+    return false;
+}
+
 enum status rows_open(struct rows *r, const char *path, struct err *e) {
-    *r = (struct rows){.line = 1};
+    *r = (struct rows){
+        .line = 1, .csv_named = is_named(path, ".csv"), .tsv_named = is_named(path, ".tsv")};
     return row_source_open(&r->source, path, e);
 }
 
@@ -18,6 +34,7 @@ void rows_close(struct rows *r) {
     if (!r) return;
     row_source_close(&r->source);
     mem_free(r->buffer);
+    csv_release(&r->csv);
     *r = (struct rows){0};
 }
 
@@ -52,17 +69,25 @@ static size_t trimmed(const char *text, size_t len) {
     return len;
 }
 
-/* Moves `at` to the next byte that is not white space, counting lines; false at the end of the
- * file. */
-static enum status skip_space(struct rows *r, bool *found, struct err *e) {
+static bool is_line_end(char c) {
+    return c == '\r' || c == '\n';
+}
+
+/* Moves `at` to the next byte that is not to be skipped, counting lines; *found is false at the end
+ * of the file. */
+static enum status skip(struct rows *r, bool (*skipped)(char), bool *found, struct err *e) {
     for (;;) {
-        while (r->at < r->end && is_space(r->buffer[r->at])) {
+        while (r->at < r->end && skipped(r->buffer[r->at])) {
             r->line += r->buffer[r->at++] == '\n';
         }
         *found = r->at < r->end;
         if (*found || r->ended) return STATUS_OK;
         TRY(fill(r, e));
     }
+}
+
+static enum status skip_space(struct rows *r, bool *found, struct err *e) {
+    return skip(r, is_space, found, e);
 }
 
 static const char *foreign_encoding(const unsigned char *s, size_t len) {
@@ -75,6 +100,55 @@ static const char *foreign_encoding(const unsigned char *s, size_t len) {
     return NULL;
 }
 
+static enum status too_long(struct err *e) {
+    return err_set(e, STATUS_INVALID, "the row is longer than %d MiB, the limit for one row",
+                   ROW_BYTES_MAX >> 20);
+}
+
+/* Reads one record; *found is false at the end of the file. */
+static enum status next_record(struct rows *r, bool *found, struct err *e) {
+    bool done = false;
+    TRY(skip(r, is_line_end, found, e)); /* blank lines; spaces belong to the first field */
+    if (!*found) return STATUS_OK;
+    csv_begin(&r->csv, r->line);
+    for (;;) {
+        const enum status status =
+            csv_scan(&r->csv, r->buffer + r->at, r->end - r->at, r->ended, &done, e);
+        if (status != STATUS_OK) r->line = r->csv.line;
+        TRY(status);
+        if (r->csv.offset > ROW_BYTES_MAX) return too_long(e);
+        if (done) break;
+        TRY(fill(r, e));
+    }
+    const int64_t after = r->csv.line;
+    const enum status status = csv_take(&r->csv, e);
+    r->at += r->csv.offset;
+    r->line = status == STATUS_OK ? after : r->csv.line;
+    return status;
+}
+
+static enum status next_csv(struct rows *r, struct row *row, bool *found, struct err *e) {
+    TRY(next_record(r, found, e));
+    if (!*found) return STATUS_OK;
+    *row = (struct row){str_text(&r->csv.json), r->csv.json.len, r->csv.fields[0].line};
+    if (row->len > ROW_BYTES_MAX) return too_long(e);
+    return STATUS_OK;
+}
+
+/* What does not begin like JSON may be a table. */
+static enum status begin_csv(struct rows *r, struct err *e) {
+    bool found;
+    const enum csv_guess guess = csv_guess(r->buffer + r->at, r->end - r->at);
+    FAIL_IF(r->tsv_named || (guess == CSV_TAB && !r->csv_named), STATUS_UNSUPPORTED,
+            "the file is a table with tabs between its fields: save it as CSV, with commas, or as "
+            "JSON Lines");
+    FAIL_IF(guess == CSV_SEMICOLON && !r->csv_named, STATUS_UNSUPPORTED,
+            "the file is a table with semicolons between its fields: save it as CSV, with commas, "
+            "or as JSON Lines");
+    r->is_csv = r->csv_named || guess == CSV_COMMA;
+    return r->is_csv ? next_record(r, &found, e) : STATUS_OK;
+}
+
 static enum status begin(struct rows *r, struct err *e) {
     while (r->end < 4 && !r->ended) {
         TRY(fill(r, e));
@@ -84,17 +158,12 @@ static enum status begin(struct rows *r, struct err *e) {
     if (r->end >= 3 && memcmp(r->buffer, "\xef\xbb\xbf", 3) == 0) r->at = 3;
     bool found;
     TRY(skip_space(r, &found, e));
-    if (found && r->buffer[r->at] == '[') {
-        r->array = true;
-        r->at++;
-    }
     r->begun = true;
-    return STATUS_OK;
-}
-
-static enum status too_long(struct err *e) {
-    return err_set(e, STATUS_INVALID, "the row is longer than %d MiB, the limit for one row",
-                   ROW_BYTES_MAX >> 20);
+    if (!found) return STATUS_OK;
+    const char first = r->buffer[r->at];
+    r->array = first == '[';
+    r->at += r->array;
+    return first == '[' || first == '{' ? STATUS_OK : begin_csv(r, e);
 }
 
 static enum status next_line(struct rows *r, struct row *row, bool *found, struct err *e) {
@@ -187,5 +256,6 @@ static enum status next_element(struct rows *r, struct row *row, bool *found, st
 enum status rows_next(struct rows *r, struct row *row, bool *found, struct err *e) {
     *found = false;
     if (!r->begun) TRY(begin(r, e));
+    if (r->is_csv) return next_csv(r, row, found, e);
     return r->array ? next_element(r, row, found, e) : next_line(r, row, found, e);
 }

@@ -1,5 +1,6 @@
-/* rows.h - the rows of a data file: one JSON object a line, or the elements of one JSON array.
- * Gives texts and physical line numbers; what the texts say is not looked at here.
+/* rows.h - the rows of a data file: one JSON object a line, the elements of one JSON array, or the
+ * records of a CSV file (rows_csv.h), which are given as JSON objects. Gives texts and physical
+ * line numbers; what the texts say is not looked at here.
  *
  * Accepted: CRLF, blank lines, a UTF-8 byte-order mark, a last line without newline, gzip, zstd.
  * Memory is bounded by ROW_BYTES_MAX, whatever the file's size. Error texts name neither path nor
@@ -12,6 +13,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "engine/text/rows_csv.h"
 #include "engine/text/rows_source.h"
 
 /* A row longer than this is refused: longer than any context window, and short enough to hold in
@@ -31,16 +33,20 @@ struct rows {
     struct row_source source;
     char *buffer;
     size_t capacity, at, end;
-    int64_t line;  /* of the byte at `at`, from 1: where an error is */
-    int64_t bytes; /* unpacked so far */
-    bool ended;    /* the source has nothing more */
-    bool begun;    /* the start of the file has been looked at */
-    bool array;    /* the file is one JSON array */
+    int64_t line;              /* of the byte at `at`, from 1: where an error is */
+    int64_t bytes;             /* unpacked so far */
+    bool ended;                /* the source has nothing more */
+    bool begun;                /* the start of the file has been looked at */
+    bool array;                /* the file is one JSON array */
+    bool csv_named, tsv_named; /* by the file's name */
+    bool is_csv;
+    struct csv csv;
     bool finished; /* the array's closing bracket has been read */
     int64_t elements;
 };
 
-/* Opens the file; errors of row_source_open. */
+/* Opens the file; errors of row_source_open. Afterwards r->csv.lenient may be set, for who repairs
+ * what is not UTF-8. */
 enum status rows_open(struct rows *r, const char *path, struct err *e);
 void rows_close(struct rows *r);
 /* Reads the next row; *found is false at the end. row->text points into `r` until the next call.

@@ -93,6 +93,7 @@ static enum status fill_input(struct row_source *s, struct err *e) {
     if (s->input_ended) return STATUS_OK;
     s->input_at = 0;
     TRY(file_reader_read(&s->file, s->input, INPUT_BYTES, &s->input_count, e));
+    s->read_bytes += (int64_t)s->input_count;
     s->input_ended = s->input_count == 0;
     return STATUS_OK;
 }

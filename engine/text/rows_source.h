@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include "base/err.h"
 #include "base/file.h"
@@ -18,6 +19,7 @@ struct row_source {
     void *decoder;                        /* z_stream or ZSTD_DCtx */
     unsigned char *input;
     size_t input_at, input_count;
+    int64_t read_bytes; /* of the file, packed as they are; may be read */
     bool input_ended;
     bool inside_frame; /* a compressed stream has begun and not ended */
 };

@@ -26,6 +26,25 @@ void sink_add(struct sink *sink, int32_t id, size_t end) {
     if (sink->ends) list_add(sink->ends, (int32_t)end);
 }
 
+static void list_add_parts(struct token_list *list, const struct part *parts, size_t count) {
+    while (list->capacity - list->count < count) {
+        list->ids = mem_grow(list->ids, list->capacity, &list->capacity, sizeof *list->ids);
+    }
+    for (size_t i = 0; i < count; i++) {
+        list->ids[list->count + i] = parts[i].id;
+    }
+    list->count += count;
+}
+
+void sink_add_parts(struct sink *sink, const struct view *v, size_t at, const struct part *parts,
+                    size_t count) {
+    list_add_parts(sink->ids, parts, count);
+    for (size_t i = 0; i < count && sink->ends; i++) {
+        at += parts[i].len;
+        list_add(sink->ends, at > 0 ? (int32_t)view_end(v, at - 1) : 0);
+    }
+}
+
 /* ---- scratch ---- */
 
 struct scratch_pool *scratch_pool_new(void) {
@@ -149,6 +168,9 @@ static enum status encode(const struct tokenizer *t, const char *text, size_t le
     const size_t valid = utf8_valid_prefix(text, len);
     FAIL_IF(valid != len, STATUS_INVALID, "the text is not valid UTF-8 at byte %zu", valid);
     struct scratch *const s = scratch_take(t);
+    for (int i = 0; i < 2; i++) {
+        s->norm[i].tracked = s->pre[i].tracked = sink->ends || t->needs_ends;
+    }
     const enum status status = encode_raw(t, s, text, len, mode, sink, e);
     scratch_give(t, s);
     return status;

@@ -13,7 +13,6 @@
 
 enum { SCAN_SYMBOLS_MAX = 64 };
 #define NO_MERGE UINT32_MAX
-static const char SPACE_MARK[] = "\xE2\x96\x81"; /* U+2581 */
 
 struct symbol {
     int32_t id;
@@ -89,7 +88,7 @@ static void make_symbols(const struct tokenizer *t, struct scratch *s, const cha
             uint32_t code = 0;
             step = spelling_len = (size_t)utf8_decode(word + at, len - at, &code);
             ASSERT(step > 0);
-            id = vocab_find(&t->vocab, spelling, spelling_len);
+            id = cuts_char(t, code, spelling, spelling_len);
         }
         if (id >= 0) {
             flush_unknown(t, s, &u);
@@ -242,21 +241,13 @@ static void encode_word(const struct tokenizer *t, struct scratch *s, const char
     }
 }
 
-static void emit(struct sink *sink, const struct view *v, size_t at, const struct part *parts,
-                 size_t count) {
-    for (size_t i = 0; i < count; i++) {
-        at += parts[i].len;
-        sink_add(sink, parts[i].id, sink->ends && at > 0 ? view_end(v, at - 1) : 0);
-    }
-}
-
 static void encode_cached(const struct tokenizer *t, struct scratch *s, const struct view *v,
                           struct span word, bool whole, struct sink *sink) {
     const char *const text = v->text + word.from;
     const size_t len = word.to - word.from;
-    if (len > WORD_BYTES_CACHED_MAX) {
+    if (len > CACHE_WORD_BYTES_MAX) {
         encode_word(t, s, text, len, whole);
-        emit(sink, v, word.from, s->parts, s->part_count);
+        sink_add_parts(sink, v, word.from, s->parts, s->part_count);
         return;
     }
     const uint64_t hash = bytes_hash(text, len);
@@ -271,34 +262,17 @@ static void encode_cached(const struct tokenizer *t, struct scratch *s, const st
         if (atomic_load(&t->pool->dropped) == dropped)
             cache_store(s->cache, text, len, hash, parts, count);
     }
-    emit(sink, v, word.from, parts, count);
-}
-
-/* Where the word that begins at `from` ends: in front of the next mark that follows something else.
- */
-static size_t word_end(const struct view *v, size_t from, size_t to) {
-    const size_t mark = sizeof SPACE_MARK - 1;
-    bool in_marks = true;
-    for (size_t at = from; at < to;) {
-        const char *const found = memchr(v->text + at, SPACE_MARK[0], to - at);
-        const size_t next = found ? (size_t)(found - v->text) : to;
-        if (next > at) in_marks = false;
-        const bool is_mark = to - next >= mark && memcmp(v->text + next, SPACE_MARK, mark) == 0;
-        if (is_mark && !in_marks) return next;
-        if (!is_mark) in_marks = false;
-        at = next + (is_mark ? mark : 1);
-    }
-    return to;
+    sink_add_parts(sink, v, word.from, parts, count);
 }
 
 void bpe_encode(const struct tokenizer *t, struct scratch *s, const struct view *v,
                 struct span piece, struct sink *sink) {
-    if (!t->splits_before_space || t->ignore_merges) {
+    if (!t->cuts || t->ignore_merges) {
         encode_cached(t, s, v, piece, t->ignore_merges, sink);
         return;
     }
     for (size_t from = piece.from; from < piece.to;) {
-        const size_t to = word_end(v, from, piece.to);
+        const size_t to = cuts_next(t->cuts, v, from, piece.to);
         encode_cached(t, s, v, (struct span){(uint32_t)from, (uint32_t)to}, false, sink);
         from = to;
     }

@@ -1,8 +1,8 @@
 /* tokenizer_cache.h - words that were encoded before; owned by one scratch, so by one thread at a
  * time.
  *
- * Text repeats its words: nine of ten pieces are answered from here without a merge. Bounded: when
- * a table is full it is emptied as a whole, which is cheaper than deciding what to keep. */
+ * Text repeats its words: nine of ten pieces are answered from here without a merge. Bounded: what
+ * finds no room replaces something. */
 #ifndef PLIMSOLL_ENGINE_TEXT_TOKENIZER_CACHE_H
 #define PLIMSOLL_ENGINE_TEXT_TOKENIZER_CACHE_H
 
@@ -16,6 +16,8 @@ struct part {
     uint32_t len;
 };
 
+enum { CACHE_WORD_BYTES_MAX = 80 }; /* longer words are not remembered */
+
 struct cache;
 struct cache *cache_new(void);
 void cache_free(struct cache *c);
@@ -24,7 +26,7 @@ void cache_free(struct cache *c);
  * the next cache_store. */
 const struct part *cache_find(const struct cache *c, const char *word, size_t len, uint64_t hash,
                               size_t *count);
-/* Remembers a word that cache_find did not find. */
+/* Remembers a word that cache_find did not find, unless it is too long or has too many tokens. */
 void cache_store(struct cache *c, const char *word, size_t len, uint64_t hash,
                  const struct part *parts, size_t count);
 

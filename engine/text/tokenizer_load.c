@@ -31,6 +31,7 @@ void tokenizer_free(struct tokenizer *t) {
     mem_free(t->added);
     trie_release(&t->raw);
     trie_release(&t->normalized);
+    mem_free(t->cuts);
     for (size_t i = 0; i < COUNT_OF(t->named); i++) {
         mem_free(t->named[i]);
     }
@@ -45,33 +46,44 @@ const char *tokenizer_named_token(const struct tokenizer *t, const char *name) {
     return NULL;
 }
 
-/* Reads the file, or says what is there instead of it. */
-static enum status read_file(const char *folder, cJSON **out, struct err *e) {
-    struct str text = {0};
+/* There is no tokenizer.json: says what is there instead, and the way out. */
+static enum status refuse_missing(const char *folder, struct err *e) {
+    static const char *const OTHERS[] = {"tokenizer.model", "spiece.model", "tekken.json",
+                                         "vocab.json"};
+    for (size_t i = 0; i < COUNT_OF(OTHERS); i++) {
+        char *const path = file_join(folder, OTHERS[i]);
+        const bool there = file_exists(path);
+        mem_free(path);
+        FAIL_IF(there, STATUS_UNSUPPORTED,
+                "%s: the tokenizer is there as %s, but only tokenizer.json is read. Make it once, "
+                "where the Python packages transformers and sentencepiece are: python3 -c \"from "
+                "transformers import AutoTokenizer as T; "
+                "T.from_pretrained('%s').save_pretrained('%s')\"; or take tokenizer.json from "
+                "where the model came from",
+                folder, OTHERS[i], folder, folder);
+    }
+    return err_set(e, STATUS_NOT_FOUND, "%s: has no tokenizer.json", folder);
+}
+
+static enum status read_file(const char *folder, struct tokenizer_file *out, struct err *e) {
     char *const path = file_join(folder, "tokenizer.json");
-    char *const model = file_join(folder, "tokenizer.model");
     enum status status = STATUS_OK;
-    GUARD_IF(!file_exists(path) && file_exists(model), STATUS_UNSUPPORTED,
-             "%s: there is only tokenizer.model; convert it once with transformers: "
-             "AutoTokenizer.from_pretrained(folder).save_pretrained(folder) writes tokenizer.json",
-             folder);
-    GUARD_IF(!file_exists(path), STATUS_NOT_FOUND, "%s: has no tokenizer.json", folder);
-    GUARD(file_read(path, FILE_BYTES_MAX, &text, e));
-    GUARD_IF(str_starts_with(str_text(&text), "version https://git-lfs"), STATUS_INVALID,
+    GUARD(file_exists(path) ? STATUS_OK : refuse_missing(folder, e));
+    GUARD(file_read(path, FILE_BYTES_MAX, &out->text, e));
+    GUARD_IF(str_starts_with(str_text(&out->text), "version https://git-lfs"), STATUS_INVALID,
              "%s: is a Git LFS pointer, not the file itself; run \"git lfs pull\" in the folder",
              path);
-    GUARD(json_parse(str_text(&text), text.len, path, out, e));
+    GUARD(tokenizer_file_parse(out, path, e));
 done:
-    str_release(&text);
     mem_free(path);
-    mem_free(model);
     return status;
 }
 
-static enum status read_parts(struct tokenizer *t, const cJSON *file, struct err *e) {
+static enum status read_parts(struct tokenizer *t, struct tokenizer_file *whole, struct err *e) {
     static const char *const KEYS[] = {
         "version",       "truncation",     "padding", "added_tokens", "normalizer",
         "pre_tokenizer", "post_processor", "decoder", "model",        NULL};
+    const cJSON *const file = whole->rest;
     FAIL_IF(!cJSON_IsObject(file), STATUS_INVALID, "tokenizer.json: expected an object");
     for (const cJSON *item = file->child; item; item = item->next) {
         size_t i = 0;
@@ -87,7 +99,7 @@ static enum status read_parts(struct tokenizer *t, const cJSON *file, struct err
             "tokenizer.json: version: \"%.40s\" is not supported, only 1.0", version);
     TRY(read_normalizer(t, file, e));
     TRY(read_pre_tokenizer(t, file, e));
-    TRY(read_model(t, file, e));
+    TRY(read_model(t, whole, e));
     TRY(read_added_tokens(t, file, e));
     TRY(read_post_processor(t, file, e));
     return read_decoder(t, file, e);
@@ -200,16 +212,54 @@ done:
     return status;
 }
 
+/* The cutting of Llama 3. Mistral's newer vocabularies were learned with another one, but some of
+ * their releases carry this (case A07). */
+static const char LLAMA3_PATTERN[] =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
+    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+
+static bool has_llama3_pattern(const struct tokenizer *t) {
+    for (int i = 0; i < t->pre_count; i++) {
+        if (str_equal(t->pre[i].pattern.source, LLAMA3_PATTERN)) return true;
+    }
+    return false;
+}
+
+/* The file counts, whatever it says; but who brings such a folder should know. */
+static enum status note_pattern(struct tokenizer *t, const char *folder, struct err *e) {
+    if (!has_llama3_pattern(t)) return STATUS_OK;
+    char *const path = file_join(folder, "config.json");
+    cJSON *config = NULL;
+    const char *type = "";
+    enum status status = STATUS_OK;
+    if (file_exists(path)) {
+        GUARD(json_read_file(path, CONFIG_BYTES_MAX, &config, e));
+        GUARD(json_get_string(config, "model_type", &type, e));
+    }
+    if (str_starts_with(type, "mistral") || str_starts_with(type, "ministral"))
+        str_append(&t->notes,
+                   "tokenizer.json: pre_tokenizer: has the pattern of Llama 3, with which no "
+                   "Mistral vocabulary was learned, so words like eBay or pH become other tokens "
+                   "than the model knows. The file counts as it is; to train with the right "
+                   "pattern, take tokenizer.json from a repaired release into a copy of this "
+                   "folder: the result carries the file it was trained with\n");
+done:
+    cJSON_Delete(config);
+    mem_free(path);
+    return status;
+}
+
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct err *e) {
     struct tokenizer *const t = mem_new(1, sizeof *t);
-    cJSON *file = NULL;
+    struct tokenizer_file file = {0};
     t->pool = scratch_pool_new();
     t->unk_id = -1;
     enum status status = read_file(folder, &file, e);
-    if (status == STATUS_OK && read_parts(t, file, e) != STATUS_OK)
+    if (status == STATUS_OK && read_parts(t, &file, e) != STATUS_OK)
         status = err_prefix(e, "%s", folder);
-    cJSON_Delete(file);
+    tokenizer_file_release(&file);
     if (status == STATUS_OK) status = read_config(t, folder, e);
+    if (status == STATUS_OK) status = note_pattern(t, folder, e);
     if (status != STATUS_OK) {
         tokenizer_free(t);
         return status;

@@ -14,13 +14,12 @@
 #include "engine/text/regex.h"
 #include "engine/text/tokenizer.h"
 #include "engine/text/tokenizer_cache.h"
+#include "engine/text/tokenizer_json.h"
 #include "engine/text/unicode.h"
 
 enum {
-    STEP_COUNT_MAX = 64,     /* of one stage; real files have at most five */
-    STEP_DEPTH_MAX = 8,      /* Sequence in Sequence */
-    TOKEN_BYTES_MAX = 65536, /* of one spelling */
-    WORD_BYTES_CACHED_MAX = 96,
+    STEP_COUNT_MAX = 64, /* of one stage; real files have at most five */
+    STEP_DEPTH_MAX = 8,  /* Sequence in Sequence */
     SCRATCH_KEPT_MAX = 64,
     TEXT_BYTES_MAX = 1 << 30, /* of one call: offsets are 32 bits wide */
     POST_IDS_MAX = 64,
@@ -32,8 +31,14 @@ struct span {
     uint32_t from, to;
 };
 
+/* Zero when free. The tag saves looking at the spelling of another token. */
+struct vocab_slot {
+    uint32_t tag;
+    int32_t id_above; /* id + 1 */
+};
+
 struct merge_slot {
-    uint64_t pair; /* left id << 32 | right id; EMPTY_PAIR when free */
+    uint64_t pair; /* (left id << 32 | right id) + 1; 0 when free */
     uint32_t rank;
     int32_t id;
 };
@@ -43,13 +48,19 @@ struct vocab {
     struct span *tokens;  /* by id; from == to == 0 with no `used` bit: a hole */
     unsigned char *flags; /* by id: enum token_flag */
     int32_t size, id_capacity;
-    int32_t *slots; /* spelling -> id, -1 free, open addressing */
+    struct vocab_slot *slots; /* spelling -> id, open addressing */
     size_t slot_mask;
     struct merge_slot *merges;
     size_t merge_mask, merge_count;
 };
 
-enum token_flag { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4 };
+enum token_flag { TOKEN_USED = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_MERGED = 8 };
+
+/* A stretch of text, borrowed. */
+struct piece {
+    const char *text;
+    size_t len;
+};
 
 void vocab_release(struct vocab *v);
 /* Makes room for `count` spellings with ids below `id_limit`; before any vocab_add. */
@@ -58,10 +69,18 @@ void vocab_reserve(struct vocab *v, size_t count, int32_t id_limit);
 enum status vocab_add(struct vocab *v, const char *spelling, size_t len, int32_t id, struct err *e);
 /* The id of this spelling, or -1. */
 int32_t vocab_find(const struct vocab *v, const char *spelling, size_t len);
+/* Tells the processor that this spelling is about to be added. */
+void vocab_expect(const struct vocab *v, const char *spelling, size_t len);
+/* The ids of many spellings, -1 where there is none. As vocab_find for each, but the tables are
+ * larger than any cache and this waits for memory once for many. */
+void vocab_find_many(const struct vocab *v, const struct piece *spellings, size_t count,
+                     int32_t *ids);
 void vocab_reserve_merges(struct vocab *v, size_t count);
-/* A pair that is already there gets the new rank. */
-enum status vocab_add_merge(struct vocab *v, int32_t left, int32_t right, uint32_t rank, int32_t id,
-                            struct err *e);
+/* Merges from[0] and from[1] into from[2], and marks that one as TOKEN_MERGED. A pair that is
+ * already there gets the new rank. */
+enum status vocab_add_merge(struct vocab *v, const int32_t from[3], uint32_t rank, struct err *e);
+/* Tells the processor that these merges, three ids each, are about to be added. */
+void vocab_expect_merges(const struct vocab *v, const int32_t *from, size_t count);
 /* The slot of this pair, or NULL if the pair does not merge. */
 const struct merge_slot *vocab_find_merge(const struct vocab *v, int32_t left, int32_t right);
 /* Mixes all bytes; for tables in memory only. */
@@ -73,7 +92,7 @@ uint64_t bytes_hash(const char *bytes, size_t len);
 struct view {
     const char *text;
     size_t len;
-    const uint32_t *ends; /* NULL: byte i ends at base + i + 1 */
+    const uint32_t *ends; /* NULL: byte i ends at base + i + 1, or nobody asks */
     size_t base;          /* offset of the view in the original text */
 };
 
@@ -82,6 +101,7 @@ struct rewrite {
     struct str text;
     uint32_t *ends;
     size_t capacity;
+    bool tracked; /* false: nobody asks for ends, and there are none */
 };
 void rewrite_clear(struct rewrite *r);
 void rewrite_release(struct rewrite *r);
@@ -105,6 +125,7 @@ struct pattern {
     char *literal; /* NULL when it is a regex */
     size_t literal_len;
     struct regex *regex;
+    char *source; /* of the regex, as the file has it */
 };
 void pattern_release(struct pattern *p);
 /* The first non-empty match at or after `from`. */
@@ -202,8 +223,8 @@ struct tokenizer {
     struct vocab vocab;
     int32_t unk_id; /* -1: none */
     bool byte_fallback, fuse_unk, ignore_merges;
-    bool splits_before_space; /* no merge joins X with a following U+2581, so a text may be cut
-                                 there */
+    struct cuts *cuts; /* where a piece may be cut before it is merged; NULL: nowhere */
+    bool needs_ends;   /* a step asks where in the text it is */
     bool bytes_direct; /* the last pre-tokenizer step is the byte alphabet: pieces stay raw bytes */
     int32_t byte_ids[256];     /* of the byte alphabet's characters, -1: not in the vocabulary */
     int32_t fallback_ids[256]; /* of <0x00>..<0xFF> */
@@ -256,7 +277,7 @@ enum status read_normalizer(struct tokenizer *t, const cJSON *file, struct err *
 enum status read_pre_tokenizer(struct tokenizer *t, const cJSON *file, struct err *e);
 enum status read_post_processor(struct tokenizer *t, const cJSON *file, struct err *e);
 enum status read_decoder(struct tokenizer *t, const cJSON *file, struct err *e);
-enum status read_model(struct tokenizer *t, const cJSON *file, struct err *e);
+enum status read_model(struct tokenizer *t, struct tokenizer_file *file, struct err *e);
 enum status read_added_tokens(struct tokenizer *t, const cJSON *file, struct err *e);
 enum status read_config(struct tokenizer *t, const char *folder, struct err *e);
 
@@ -277,6 +298,9 @@ struct sink {
     struct token_list *ids, *ends; /* ends may be NULL */
 };
 void sink_add(struct sink *sink, int32_t id, size_t end);
+/* The tokens of a word that begins at `at` in the view. */
+void sink_add_parts(struct sink *sink, const struct view *v, size_t at, const struct part *parts,
+                    size_t count);
 
 /* Normalizes; *out is `in` itself when nothing changed, otherwise a view on the scratch. */
 enum status normalize(const struct tokenizer *t, struct scratch *s, const struct view *in,
@@ -284,6 +308,12 @@ enum status normalize(const struct tokenizer *t, struct scratch *s, const struct
 /* Cuts into pieces: s->pieces[*which] are spans of *out. */
 enum status pre_tokenize(const struct tokenizer *t, struct scratch *s, const struct view *in,
                          struct view *out, int *which, struct err *e);
+/* Finds out where pieces may be cut (tokenizer_cuts.c); after vocabulary and merges. */
+void cuts_prepare(struct tokenizer *t);
+/* The end of the first stretch of v[from, to) that merges by itself. */
+size_t cuts_next(const struct cuts *cuts, const struct view *v, size_t from, size_t to);
+/* The id of the character at text[0..step), known by its code; -1: it has no token. */
+int32_t cuts_char(const struct tokenizer *t, uint32_t code, const char *text, size_t step);
 /* Encodes one piece. Bytes of a character without a token count for the token behind it, or the
  * last one. */
 void bpe_encode(const struct tokenizer *t, struct scratch *s, const struct view *v,

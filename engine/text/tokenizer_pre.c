@@ -137,6 +137,10 @@ static enum status read_one(struct tokenizer *t, const cJSON *value, const char 
 enum status read_pre_tokenizer(struct tokenizer *t, const cJSON *file, struct err *e) {
     const struct where at = where_root("pre_tokenizer");
     TRY(read_sequence(t, json_member(file, "pre_tokenizer"), "pretokenizers", &at, 0, read_one, e));
+    for (int i = 0; i < t->pre_count; i++) {
+        const bool asks = t->pre[i].kind == PRE_METASPACE && t->pre[i].scheme == PREPEND_FIRST;
+        t->needs_ends = t->needs_ends || asks;
+    }
     t->bytes_direct = t->pre_count > 0 && t->pre[t->pre_count - 1].kind == PRE_BYTE_ALPHABET;
     return STATUS_OK;
 }

@@ -103,6 +103,7 @@ enum status read_pattern(const cJSON *step, const struct where *at, struct patte
     const char *text = NULL;
     if (json_member(value, "Regex")) {
         TRY(json_text(value, "Regex", &here, &text, e));
+        out->source = mem_strdup(text);
         const enum status status = regex_open(&out->regex, text, e);
         return status == STATUS_OK ? status : err_prefix(e, "%s", here.text);
     }

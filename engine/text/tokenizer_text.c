@@ -2,7 +2,8 @@
  *
  * Offsets: a view that was never rewritten ends byte i at base + i + 1, for free. As soon as a
  * stage rewrites the text, each byte carries the end of its source, so tokens can be traced back to
- * the original text; what a rewrite replaces as a whole ends as a whole. */
+ * the original text; what a rewrite replaces as a whole ends as a whole. When nobody asks for
+ * offsets, rewrites keep none. */
 #include "engine/text/tokenizer_parts.h"
 
 #include <string.h>
@@ -27,8 +28,8 @@ static void reserve_ends(struct rewrite *r, size_t count) {
 
 void rewrite_append(struct rewrite *r, const char *bytes, size_t len, uint32_t end) {
     const size_t at = r->text.len;
-    reserve_ends(r, at + len);
-    for (size_t i = 0; i < len; i++) {
+    if (r->tracked) reserve_ends(r, at + len);
+    for (size_t i = 0; i < len && r->tracked; i++) {
         r->ends[at + i] = end;
     }
     str_append_bytes(&r->text, bytes, len);
@@ -41,16 +42,18 @@ uint32_t view_end(const struct view *v, size_t at) {
 void rewrite_copy(struct rewrite *r, const struct view *v, size_t from, size_t to) {
     if (from == to) return;
     const size_t at = r->text.len;
-    reserve_ends(r, at + (to - from));
-    for (size_t i = from; i < to; i++) {
+    if (r->tracked) reserve_ends(r, at + (to - from));
+    for (size_t i = from; i < to && r->tracked; i++) {
         r->ends[at + i - from] = view_end(v, i);
     }
     str_append_bytes(&r->text, v->text + from, to - from);
 }
 
 struct view rewrite_view(const struct rewrite *r, size_t base) {
-    return (struct view){
-        .text = str_text(&r->text), .len = r->text.len, .ends = r->ends, .base = base};
+    return (struct view){.text = str_text(&r->text),
+                         .len = r->text.len,
+                         .ends = r->tracked ? r->ends : NULL,
+                         .base = base};
 }
 
 void spans_add(struct spans *s, size_t from, size_t to) {
@@ -60,6 +63,7 @@ void spans_add(struct spans *s, size_t from, size_t to) {
 
 void pattern_release(struct pattern *p) {
     mem_free(p->literal);
+    mem_free(p->source);
     regex_free(p->regex);
     *p = (struct pattern){0};
 }

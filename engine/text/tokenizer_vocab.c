@@ -10,8 +10,7 @@
 
 #include "base/mem.h"
 
-enum { PROBES_MAX = 4096 };
-#define EMPTY_PAIR UINT64_MAX
+enum { PROBES_MAX = 4096, FIND_BLOCK = 64 };
 
 static uint64_t mix(uint64_t x) {
     x ^= x >> 32;
@@ -54,29 +53,77 @@ void vocab_reserve(struct vocab *v, size_t count, int32_t id_limit) {
     ASSERT(!v->slots && id_limit >= 0);
     const size_t size = power_above(count);
     v->slots = mem_new(size, sizeof *v->slots);
-    memset(v->slots, 0xFF, size * sizeof *v->slots);
     v->slot_mask = size - 1;
     v->id_capacity = id_limit;
     v->tokens = mem_new((size_t)id_limit + 1, sizeof *v->tokens);
     v->flags = mem_new((size_t)id_limit + 1, sizeof *v->flags);
 }
 
+static uint32_t tag_of(uint64_t hash) {
+    return (uint32_t)(hash >> 32);
+}
+
 /* The slot of this spelling: taken by it, or free. */
-static size_t spelling_slot(const struct vocab *v, const char *spelling, size_t len, int *probes) {
-    size_t slot = bytes_hash(spelling, len) & v->slot_mask;
-    for (*probes = 0; v->slots[slot] >= 0 && *probes < PROBES_MAX; ++*probes) {
-        const struct span at = v->tokens[v->slots[slot]];
-        if (at.to - at.from == len && memcmp(v->spellings.data + at.from, spelling, len) == 0)
-            break;
+static size_t spelling_slot(const struct vocab *v, const struct piece *spelling, uint64_t hash,
+                            int *probes) {
+    size_t slot = hash & v->slot_mask;
+    for (*probes = 0; v->slots[slot].id_above > 0 && *probes < PROBES_MAX; ++*probes) {
+        if (v->slots[slot].tag == tag_of(hash)) {
+            const struct span at = v->tokens[v->slots[slot].id_above - 1];
+            if (at.to - at.from == spelling->len &&
+                memcmp(v->spellings.data + at.from, spelling->text, spelling->len) == 0)
+                break;
+        }
         slot = (slot + 1) & v->slot_mask;
     }
     return slot;
 }
 
-int32_t vocab_find(const struct vocab *v, const char *spelling, size_t len) {
+static int32_t find_hashed(const struct vocab *v, const struct piece *spelling, uint64_t hash) {
     int probes = 0;
-    const int32_t id = v->slots[spelling_slot(v, spelling, len, &probes)];
+    const int32_t id = v->slots[spelling_slot(v, spelling, hash, &probes)].id_above - 1;
     return probes < PROBES_MAX ? id : -1;
+}
+
+int32_t vocab_find(const struct vocab *v, const char *spelling, size_t len) {
+    const struct piece piece = {spelling, len};
+    return find_hashed(v, &piece, bytes_hash(spelling, len));
+}
+
+/* Three looks at memory, each of all spellings of a block before the next: slot, token, text. */
+static void find_block(const struct vocab *v, const struct piece *spellings, size_t count,
+                       int32_t *ids) {
+    uint64_t hashes[FIND_BLOCK];
+    for (size_t i = 0; i < count; i++) {
+        hashes[i] = bytes_hash(spellings[i].text, spellings[i].len);
+        __builtin_prefetch(&v->slots[hashes[i] & v->slot_mask]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        size_t slot = hashes[i] & v->slot_mask;
+        for (int probes = 0; v->slots[slot].id_above > 0 && v->slots[slot].tag != tag_of(hashes[i]);
+             slot = (slot + 1) & v->slot_mask) {
+            if (++probes == PROBES_MAX) break;
+        }
+        ids[i] = v->slots[slot].id_above - 1;
+        if (ids[i] >= 0) __builtin_prefetch(&v->tokens[ids[i]]);
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (ids[i] >= 0) __builtin_prefetch(v->spellings.data + v->tokens[ids[i]].from);
+    }
+    for (size_t i = 0; i < count; i++) {
+        ids[i] = find_hashed(v, &spellings[i], hashes[i]);
+    }
+}
+
+void vocab_find_many(const struct vocab *v, const struct piece *spellings, size_t count,
+                     int32_t *ids) {
+    for (size_t i = 0; i < count; i += FIND_BLOCK) {
+        find_block(v, spellings + i, count - i < FIND_BLOCK ? count - i : FIND_BLOCK, ids + i);
+    }
+}
+
+void vocab_expect(const struct vocab *v, const char *spelling, size_t len) {
+    __builtin_prefetch(&v->slots[bytes_hash(spelling, len) & v->slot_mask], 1);
 }
 
 enum status vocab_add(struct vocab *v, const char *spelling, size_t len, int32_t id,
@@ -87,11 +134,13 @@ enum status vocab_add(struct vocab *v, const char *spelling, size_t len, int32_t
     FAIL_IF(v->flags[id] & TOKEN_USED, STATUS_INVALID, "\"%.*s\" and \"%s\" have the same id %d",
             (int)len, spelling, v->spellings.data + v->tokens[id].from, id);
     int probes = 0;
-    const size_t slot = spelling_slot(v, spelling, len, &probes);
+    const struct piece piece = {spelling, len};
+    const uint64_t hash = bytes_hash(spelling, len);
+    struct vocab_slot *const slot = &v->slots[spelling_slot(v, &piece, hash, &probes)];
     FAIL_IF(probes >= PROBES_MAX, STATUS_INVALID, "the vocabulary looks made to collide");
-    FAIL_IF(v->slots[slot] >= 0, STATUS_INVALID, "\"%.*s\" has two ids, %d and %d", (int)len,
-            spelling, v->slots[slot], id);
-    v->slots[slot] = id;
+    FAIL_IF(slot->id_above > 0, STATUS_INVALID, "\"%.*s\" has two ids, %d and %d", (int)len,
+            spelling, slot->id_above - 1, id);
+    *slot = (struct vocab_slot){tag_of(hash), id + 1};
     v->tokens[id] = (struct span){(uint32_t)v->spellings.len, (uint32_t)(v->spellings.len + len)};
     v->flags[id] |= TOKEN_USED;
     str_append_bytes(&v->spellings, spelling, len);
@@ -104,36 +153,45 @@ void vocab_reserve_merges(struct vocab *v, size_t count) {
     ASSERT(!v->merges);
     const size_t size = power_above(count);
     v->merges = mem_new(size, sizeof *v->merges);
-    for (size_t i = 0; i < size; i++) {
-        v->merges[i].pair = EMPTY_PAIR;
-    }
     v->merge_mask = size - 1;
+}
+
+static uint64_t pair_key(int32_t left, int32_t right) {
+    return ((uint64_t)(uint32_t)left << 32 | (uint32_t)right) + 1;
 }
 
 static size_t merge_slot(const struct vocab *v, uint64_t pair, int *probes) {
     size_t slot = mix(pair * 0xD6E8FEB86659FD93u) & v->merge_mask;
     for (*probes = 0; *probes < PROBES_MAX; ++*probes) {
-        if (v->merges[slot].pair == pair || v->merges[slot].pair == EMPTY_PAIR) break;
+        if (v->merges[slot].pair == pair || v->merges[slot].pair == 0) break;
         slot = (slot + 1) & v->merge_mask;
     }
     return slot;
 }
 
 const struct merge_slot *vocab_find_merge(const struct vocab *v, int32_t left, int32_t right) {
-    const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+    const uint64_t pair = pair_key(left, right);
     int probes = 0;
     const struct merge_slot *const slot = &v->merges[merge_slot(v, pair, &probes)];
     return slot->pair == pair ? slot : NULL;
 }
 
-enum status vocab_add_merge(struct vocab *v, int32_t left, int32_t right, uint32_t rank, int32_t id,
-                            struct err *e) {
-    const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
+void vocab_expect_merges(const struct vocab *v, const int32_t *from, size_t count) {
+    for (size_t i = 0; i < count * 3; i += 3) {
+        const uint64_t pair = pair_key(from[i], from[i + 1]);
+        __builtin_prefetch(&v->merges[mix(pair * 0xD6E8FEB86659FD93u) & v->merge_mask], 1);
+        if (from[i + 2] >= 0) __builtin_prefetch(&v->flags[from[i + 2]], 1);
+    }
+}
+
+enum status vocab_add_merge(struct vocab *v, const int32_t from[3], uint32_t rank, struct err *e) {
+    const uint64_t pair = pair_key(from[0], from[1]);
     int probes = 0;
     struct merge_slot *const slot = &v->merges[merge_slot(v, pair, &probes)];
     FAIL_IF(probes >= PROBES_MAX, STATUS_INVALID, "the merges look made to collide");
-    v->merge_count += slot->pair == EMPTY_PAIR;
-    *slot = (struct merge_slot){pair, rank, id};
+    v->merge_count += slot->pair == 0;
+    *slot = (struct merge_slot){pair, rank, from[2]};
+    v->flags[from[2]] |= TOKEN_MERGED;
     return STATUS_OK;
 }
 

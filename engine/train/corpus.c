@@ -5,11 +5,19 @@
 
 #include <math.h>
 
-int64_t corpus_total_steps(const struct spec *spec, int64_t samples) {
+#include "base/file.h"
+#include "base/mem.h"
+
+/* How many rows may have a problem before the run is refused. */
+struct row_limit {
+    const char *key;
+    enum row_problem problem;
+    double most;
+};
+
+int64_t corpus_total_steps(const struct spec *spec, int64_t steps_per_epoch) {
     if (spec->max_steps > 0) return spec->max_steps;
-    const int64_t global = spec->per_device_train_batch_size * spec->gradient_accumulation_steps;
-    const int64_t per_epoch = (samples + global - 1) / global;
-    return (int64_t)ceil(spec->num_train_epochs * (double)per_epoch);
+    return (int64_t)ceil(spec->num_train_epochs * (double)steps_per_epoch);
 }
 
 struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_id, bool eval) {
@@ -24,6 +32,8 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
     o.micro_rows = spec->per_device_train_batch_size;
     o.global_rows = spec->per_device_train_batch_size * spec->gradient_accumulation_steps;
     o.shuffle = spec->data.shuffle;
+    const bool rows = str_equal(spec->data.packing_strategy, "rows");
+    o.strategy = rows ? BATCH_OF_ROWS : BATCH_OF_SAMPLES;
     return o;
 }
 
@@ -44,28 +54,106 @@ enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
     return STATUS_OK;
 }
 
+struct dataset_options corpus_dataset_options(const struct spec *spec,
+                                              const struct model_config *config,
+                                              const struct tokenizer *tokenizer,
+                                              const struct chat_template *chat_template) {
+    return (struct dataset_options){
+        .format = data_format_parse(spec->data.format),
+        .mask = data_mask_parse(spec->data.mask),
+        .max_length = spec->data.max_length,
+        .tokenizer = tokenizer,
+        .chat_template = chat_template,
+        .vocab = config->vocab_size,
+        .now_unix_s = spec->created_at,
+        .parse_special = spec->data.parse_special,
+        .drop_messages = spec->data.max_rows_dropped_message > 0,
+        .split_turns = spec->data.split_turns,
+        .merge_turns = spec->data.merge_turns,
+        .replace_invalid_utf8 = str_equal(spec->data.invalid_utf8, "replace"),
+    };
+}
+
+/* "rows.jsonl line 3, rows.jsonl line 8". */
+static void append_places(struct str *out, const struct row_tally *tally,
+                          const struct spec_strings *files) {
+    for (int64_t i = 0; i < tally->rows && i < TALLY_LINES; i++) {
+        ASSERT(tally->first[i].file < files->count);
+        str_appendf(out, "%s%s line %lld", i ? ", " : "",
+                    file_base_name(files->items[tally->first[i].file]),
+                    (long long)tally->first[i].line);
+    }
+}
+
+static enum status over_limit(const struct row_limit *limit, const struct dataset_counts *counts,
+                              const struct spec_strings *files, struct err *e) {
+    const struct row_tally *const tally = &counts->problems[limit->problem];
+    struct str places = {0};
+    append_places(&places, tally, files);
+    const enum status status = err_set_param(
+        e, STATUS_INVALID, limit->key,
+        "%lld of %lld rows are more than %s allows (%g%s): %s First: %s.", (long long)tally->rows,
+        (long long)counts->rows, limit->key, limit->most < 1 ? 100 * limit->most : limit->most,
+        limit->most < 1 ? " % of the rows" : " rows", row_problem_sentence(limit->problem),
+        str_text(&places));
+    str_release(&places);
+    return status;
+}
+
+/* A limit below 1 is a share of the rows, any other a number of rows. */
+enum status corpus_check_limits(const struct spec *spec, const struct dataset_counts *counts,
+                                const struct spec_strings *files, struct err *e) {
+    const struct row_limit limits[] = {
+        {"data.max_rows_untrained", ROW_UNTRAINED, spec->data.max_rows_untrained},
+        {"data.max_rows_answer_cut", ROW_ANSWER_CUT, spec->data.max_rows_answer_cut},
+        {"data.max_rows_dropped_message", ROW_DROPPED_MESSAGE, spec->data.max_rows_dropped_message},
+    };
+    for (size_t i = 0; i < COUNT_OF(limits); i++) {
+        const double most =
+            limits[i].most < 1 ? limits[i].most * (double)counts->rows : limits[i].most;
+        if ((double)counts->problems[limits[i].problem].rows > most)
+            return over_limit(&limits[i], counts, files, e);
+    }
+    return STATUS_OK;
+}
+
+static enum status load_files(struct dataset *dataset, const struct spec_strings *files,
+                              const struct spec *spec, const struct dataset_options *options,
+                              const struct dataset_keeping *keeping, struct err *e) {
+    TRY(dataset_load(dataset, files->items, files->count, options, keeping, e));
+    return corpus_check_limits(spec, &dataset->counts, files, e);
+}
+
+static enum status load_all(struct corpus *c, const struct spec *spec,
+                            const struct model_config *config, const struct corpus_watch *watch,
+                            struct err *e) {
+    const struct dataset_options options =
+        corpus_dataset_options(spec, config, c->tokenizer, c->chat_template);
+    struct cache_place place = {0};
+    const struct dataset_keeping keeping = {.place = &place,
+                                            .model_folder = spec->model,
+                                            .context = watch->context,
+                                            .progress = watch->progress};
+    enum status status = cache_place_find(&place, e);
+    if (status == STATUS_OK)
+        status = load_files(&c->train, &spec->data.train_files, spec, &options, &keeping, e);
+    if (status == STATUS_OK && c->has_eval)
+        status = load_files(&c->eval, &spec->data.eval_files, spec, &options, &keeping, e);
+    cache_place_release(&place);
+    return status;
+}
+
 enum status corpus_open(struct corpus *c, const struct spec *spec,
-                        const struct model_config *config, struct err *e) {
-    *c = (struct corpus){0};
+                        const struct model_config *config, const struct corpus_watch *watch,
+                        struct err *e) {
+    *c = (struct corpus){.has_eval = spec->data.eval_files.count > 0};
     TRY(corpus_open_text(spec->model, &c->tokenizer, &c->chat_template, e));
-    struct dataset_options options = {.format = data_format_parse(spec->data.format),
-                                      .mask = data_mask_parse(spec->data.mask),
-                                      .max_length = spec->data.max_length,
-                                      .tokenizer = c->tokenizer,
-                                      .chat_template = c->chat_template,
-                                      .vocab = config->vocab_size,
-                                      .now_unix_s = spec->created_at};
-    TRY(dataset_load(&c->train, spec->data.train_files.items, spec->data.train_files.count,
-                     &options, e));
+    TRY(load_all(c, spec, config, watch, e));
     c->train_options = corpus_batch_options(spec, padding_id(config), false);
     c->eval_options = corpus_batch_options(spec, padding_id(config), true);
-    c->total_steps = corpus_total_steps(spec, c->train.counts.samples);
     TRY(batcher_open(&c->batcher, &c->train, &c->train_options, e));
-    c->has_eval = spec->data.eval_files.count > 0;
-    if (!c->has_eval) return STATUS_OK;
-    TRY(dataset_load(&c->eval, spec->data.eval_files.items, spec->data.eval_files.count, &options,
-                     e));
-    return batcher_open(&c->eval_batcher, &c->eval, &c->eval_options, e);
+    c->total_steps = corpus_total_steps(spec, c->batcher.steps_per_epoch);
+    return c->has_eval ? batcher_open(&c->eval_batcher, &c->eval, &c->eval_options, e) : STATUS_OK;
 }
 
 void corpus_close(struct corpus *c) {

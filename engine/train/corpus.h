@@ -26,13 +26,33 @@ struct corpus {
 enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
                              struct chat_template **chat_template, struct err *e);
 
-/* Reads everything the spec names. Close with corpus_close, also after an error. */
+/* How a run of this spec reads its rows. Tokenizer and template (may be NULL) are borrowed by the
+ * result. */
+struct dataset_options corpus_dataset_options(const struct spec *spec,
+                                              const struct model_config *config,
+                                              const struct tokenizer *tokenizer,
+                                              const struct chat_template *chat_template);
+/* STATUS_INVALID when more rows have a problem than the spec's data.max_rows_* allow, with counts
+ * and the first lines. */
+enum status corpus_check_limits(const struct spec *spec, const struct dataset_counts *counts,
+                                const struct spec_strings *files, struct err *e);
+
+/* Who wants to know how far reading is; called while rows are encoded, not when all were kept from
+ * before. */
+struct corpus_watch {
+    void *context;
+    void (*progress)(void *context, const struct dataset_progress *progress);
+};
+
+/* Reads everything the spec names, encoded rows being kept in the cache folder (base/cache.h);
+ * errors of corpus_check_limits too. Close with corpus_close, also after an error. */
 enum status corpus_open(struct corpus *c, const struct spec *spec,
-                        const struct model_config *config, struct err *e);
+                        const struct model_config *config, const struct corpus_watch *watch,
+                        struct err *e);
 void corpus_close(struct corpus *c);
 
-/* Optimizer steps of a whole run over `samples` rows. */
-int64_t corpus_total_steps(const struct spec *spec, int64_t samples);
+/* Optimizer steps of a whole run. */
+int64_t corpus_total_steps(const struct spec *spec, int64_t steps_per_epoch);
 
 /* The batch options of a spec, for training or for evaluation. */
 struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_id, bool eval);

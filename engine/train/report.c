@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/train/corpus_report.h"
 
 enum status report_phase(struct event_log *log, const char *phase, struct err *e) {
     cJSON *const fields = cJSON_CreateObject();
@@ -22,22 +23,6 @@ enum status report_log(struct event_log *log, const char *level, const char *mes
     return event_write(log, EVENT_LOG, fields, e);
 }
 
-cJSON *report_counts(const struct dataset_counts *c) {
-    cJSON *const json = cJSON_CreateObject();
-    json_add_i64(json, "rows", c->rows);
-    json_add_i64(json, "samples", c->samples);
-    json_add_i64(json, "tokens", c->tokens);
-    json_add_i64(json, "trained_tokens", c->trained_tokens);
-    json_add_i64(json, "longest", c->longest);
-    json_add_i64(json, "rows_cut", c->rows_cut);
-    json_add_i64(json, "rows_untrained", c->rows_untrained);
-    json_add_i64(json, "rows_answer_cut", c->rows_answer_cut);
-    json_add_i64(json, "control_tokens", c->control_tokens);
-    json_add_i64(json, "open_answers", c->open_answers);
-    json_add_i64(json, "rows_extra_keys", c->rows_extra_keys);
-    return json;
-}
-
 enum status report_start(struct event_log *log, const struct start_report *r, struct err *e) {
     const struct dataset_counts *const c = &r->corpus->train.counts;
     cJSON *const fields = cJSON_CreateObject();
@@ -49,7 +34,7 @@ enum status report_start(struct event_log *log, const struct start_report *r, st
     json_add_i64(fields, "tokens", c->tokens);
     json_add_i64(fields, "trained_tokens", c->trained_tokens);
     json_add_i64(fields, "longest", c->longest);
-    cJSON_AddItemToObject(fields, "counts", report_counts(c));
+    cJSON_AddItemToObject(fields, "counts", report_counts(c, &r->spec->data.train_files));
     json_add_i64(fields, "planned_peak_bytes", r->plan->stats.allocated_peak);
     json_add_i64(fields, "capacity_bytes", r->capacity);
     json_add_i64(fields, "parameters", r->plan->parameters);

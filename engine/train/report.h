@@ -38,7 +38,4 @@ enum status report_shortage(struct event_log *log, const struct arena_shortage *
 /* The last event of a failed run, from the error itself. */
 void report_error(struct event_log *log, const struct err *failure);
 
-/* The counts of a dataset as JSON, all keys. Caller frees. */
-cJSON *report_counts(const struct dataset_counts *counts);
-
 #endif

@@ -15,6 +15,7 @@
 #include "engine/train/corpus.h"
 #include "engine/train/generate.h"
 #include "engine/train/report.h"
+#include "engine/train/corpus_report.h"
 #include "engine/train/schedule.h"
 
 /* Everything of one run. Zeroed, then filled in this order. */
@@ -56,7 +57,9 @@ static enum status read_inputs(struct run *r, const char *spec_path, struct err 
     TRY(model_config_load(&r->config, r->spec.model, e));
     TRY(session_options_read(&r->options, &r->spec, e));
     TRY(check_weights(&r->spec, &r->config, e));
-    return corpus_open(&r->corpus, &r->spec, &r->config, e);
+    struct corpus_progress_report progress = {.log = &r->log};
+    const struct corpus_watch watch = {&progress, corpus_report_progress};
+    return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
 }
 
 static enum status make_plan(struct plan *plan, const struct spec *spec,
@@ -114,6 +117,7 @@ static enum status prepare(struct run *r, struct err *e) {
     if (status == STATUS_OK) status = read_inputs(r, path, e);
     mem_free(path);
     TRY(status);
+    TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
     TRY(report_phase(&r->log, "plan", e));
     TRY(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
     const struct session_place place = {
@@ -331,9 +335,10 @@ static cJSON *plan_json(const struct plan *plan, const struct corpus *corpus,
     json_add_i64(json, "tokens", c->tokens);
     json_add_i64(json, "trained_tokens", c->trained_tokens);
     json_add_string(json, "format", data_format_name(corpus->train.format));
-    cJSON_AddItemToObject(json, "counts", report_counts(c));
+    cJSON_AddItemToObject(json, "counts", report_counts(c, &spec->data.train_files));
     if (corpus->has_eval)
-        cJSON_AddItemToObject(json, "eval_counts", report_counts(&corpus->eval.counts));
+        cJSON_AddItemToObject(json, "eval_counts",
+                              report_counts(&corpus->eval.counts, &spec->data.eval_files));
     cJSON_AddItemToObject(json, "spec", spec_to_json(spec));
     return json;
 }
@@ -350,10 +355,11 @@ static enum status capacity_of(const struct run *r, int64_t *capacity, struct er
     return status;
 }
 
-enum status run_plan(const char *spec_path, cJSON **out, struct err *e) {
+enum status run_plan(const char *spec_path, const char *folder, cJSON **out, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
     int64_t capacity = 0;
     enum status status = STATUS_OK;
+    if (folder) GUARD(event_log_open(&r->log, folder, 0, e));
     GUARD(read_inputs(r, spec_path, e));
     GUARD(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
     GUARD(capacity_of(r, &capacity, e));

@@ -53,7 +53,7 @@ static void bound(struct batch_shapes *shapes, const struct batcher *b) {
     shapes_full(shapes, &largest);
     shapes->exact = false;
     if (largest.packing) {
-        shapes->items[0].segments = larger(largest.micro_rows, largest.global_rows);
+        shapes->items[0].segments = batcher_segments_max(b);
         shapes->items[0].max_seqlen = counts->longest;
     }
 }

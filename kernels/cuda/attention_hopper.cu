@@ -64,9 +64,14 @@ __global__ void __launch_bounds__(THREADS, DIM == 64 ? 2 : 1)
         wgmma_begin();
         start_rows<T, DIM, BM, BN>(s[0], group, k_tile + (uint32_t)stage * PART);
         wgmma_commit();
-        if (block < last) start_add<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)(stage ^ 1) * PART);
-        wgmma_commit();
-        wgmma_wait<1>();
+        if (block < last) {
+            wgmma_begin();
+            start_add<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)(stage ^ 1) * PART);
+            wgmma_commit();
+            wgmma_wait<1>();
+        } else {
+            wgmma_wait<0>();
+        }
         wgmma_hold<BN>(s[0]);
         if (a.softcap > 0) cap_scores<1, BN>(s, a.scale, a.softcap);
         if (key + BN - 1 > span.from + row || span.from + row + 15 - key >= window)

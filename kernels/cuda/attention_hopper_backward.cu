@@ -19,12 +19,25 @@ static __device__ __forceinline__ void put_scores(uint32_t tile, int row,
     }
 }
 
-/* The group's 64 by 64 of dq = dS K. In the background. */
+/* The group's 64 by 64 of dq += dS K of step s, in device memory. Waits for all products that are
+ * on their way. */
 template <typename T, typename V>
-static __device__ __forceinline__ void start_queries(float c[8][4], uint32_t base, int stage,
-                                                     int row, int column) {
-    const uint32_t scores = base + V::AT_SCORES + stage * V::SCORES;
-    start_columns<T, V::BN>(c, scores + row / 64 * V::BN * 128, base + column / 64 * V::BN * 128);
+static __device__ __forceinline__ void add_part(const struct backward_parameters &p,
+                                                const struct attention_span &span, uint32_t base,
+                                                struct step s) {
+    const int group = (int)threadIdx.x / 128, row = V::BM > 64 ? 64 * group : 0;
+    const int column = V::DIM > 64 ? 64 * group : 0;
+    const uint32_t scores = base + V::AT_SCORES + s.stage * V::SCORES;
+    float dq[1][8][4];
+    clear<1, 64>(dq);
+    wgmma_hold<64>(dq[0]);
+    wgmma_begin();
+    start_columns<T, V::BN>(dq[0], scores + row / 64 * V::BN * 128,
+                            base + column / 64 * V::BN * 128);
+    wgmma_commit();
+    wgmma_wait<0>();
+    wgmma_hold<64>(dq[0]);
+    add_sums<1, 64>(p, span, s, row + (int)threadIdx.x / 32 % 4 * 16, column, dq);
 }
 
 /* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of 128 keys.
@@ -44,10 +57,8 @@ __global__ void __launch_bounds__(V::THREADS, 1)
 
     const int lane = lane_index(), row = (int)threadIdx.x / 32 * 16, window = attention_window(a);
     const int heads = (int)(a.heads / a.kv_heads), keys = span.length - span.from;
-    const int group = (int)threadIdx.x / 128, dq_row = V::BM > 64 ? 64 * group : 0;
-    const int dq_column = V::DIM > 64 ? 64 * group : 0;
     const int64_t first = span.first + span.from;
-    const uint32_t base = shared_address(shared), own = base + group * 64 * 128;
+    const uint32_t base = shared_address(shared), own = base + threadIdx.x / 128 * 64 * 128;
     const int end = last_query(a, span, V::BN);
     tile_fetch<T, V::DIM, V::BN, V::THREADS, true>(
         base, (const T *)a.k + first * a.ld_k + (int64_t)kv_head * dim, a.ld_k, keys, dim);
@@ -97,40 +108,24 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         pack_operand<T, 1, V::BM>(packed_p, s);
         pack_operand<T, 1, V::BM>(packed_ds, ds);
         if (p.dq) put_scores<T, V>(base + V::AT_SCORES + now.stage * V::SCORES, row, ds[0]);
-        float dq[1][8][4];
-        clear<1, 64>(dq);
         wgmma_hold<V::DIM>(dv[0]);
         wgmma_hold<V::DIM>(dk[0]);
         wgmma_hold<V::BM>(packed_p[0]);
         wgmma_hold<V::BM>(packed_ds[0]);
-        wgmma_hold<64>(dq[0]);
         wgmma_begin();
         start_add<T, V::DIM, V::BM>(dv[0], packed_p[0], q_tile + V::QUERIES);
         start_add<T, V::DIM, V::BM>(dk[0], packed_ds[0], q_tile);
-        if (p.dq && began) start_queries<T, V>(dq[0], base, before.stage, dq_row, dq_column);
         wgmma_commit();
+        if (p.dq && began) add_part<T, V>(p, span, base, before);
         wgmma_wait<0>();
         wgmma_hold<V::DIM>(dv[0]);
         wgmma_hold<V::DIM>(dk[0]);
-        wgmma_hold<64>(dq[0]);
-        const int part = row % 64 + dq_row;
-        if (p.dq && began) add_sums<1, 64>(p, span, before, part, dq_column, dq);
         before = now;
         began = true;
     }
     wgmma_publish();
     __syncthreads();
-    if (p.dq) {
-        float dq[1][8][4];
-        clear<1, 64>(dq);
-        wgmma_hold<64>(dq[0]);
-        wgmma_begin();
-        start_queries<T, V>(dq[0], base, before.stage, dq_row, dq_column);
-        wgmma_commit();
-        wgmma_wait<0>();
-        wgmma_hold<64>(dq[0]);
-        add_sums<1, 64>(p, span, before, row % 64 + dq_row, dq_column, dq);
-    }
+    if (p.dq) add_part<T, V>(p, span, base, before);
     __syncthreads(); /* the keys are not read any more: their tiles take the results */
     write_keys<T, V>(a, span, p.args.dv, p.args.ld_dv, base + V::AT_V, kv_head, dv[0], 1);
     write_keys<T, V>(a, span, p.args.dk, p.args.ld_dk, base, kv_head, dk[0], a.scale);

@@ -17,6 +17,8 @@ static const struct http_route ROUTES[] = {
     {"GET", "/v1/files/:id", api_files_get, BODY_NONE, false},
     {"DELETE", "/v1/files/:id", api_files_delete, BODY_NONE, false},
     {"GET", "/v1/files/:id/content", api_files_content, BODY_NONE, false},
+    {"GET", "/v1/files/:id/report", api_files_report, BODY_NONE, false},
+    {"GET", "/v1/files/:id/preview", api_files_preview, BODY_NONE, false},
     {"POST", JOBS, api_jobs_create, BODY_JSON, false},
     {"GET", JOBS, api_jobs_list, BODY_NONE, false},
     {"GET", JOBS "/:id", api_jobs_get, BODY_NONE, false},

@@ -24,6 +24,10 @@ enum status api_files_delete(void *context, struct http_request *q, struct http_
                              struct err *e);
 enum status api_files_content(void *context, struct http_request *q, struct http_reply *r,
                               struct err *e);
+enum status api_files_report(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
+enum status api_files_preview(void *context, struct http_request *q, struct http_reply *r,
+                              struct err *e);
 enum status api_jobs_create(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
 enum status api_jobs_list(void *context, struct http_request *q, struct http_reply *r,
@@ -77,6 +81,9 @@ struct model_ref {
 void model_ref_release(struct model_ref *ref);
 /* STATUS_NOT_FOUND names the models that are there. */
 enum status model_find(const struct app *app, const char *id, struct model_ref *out, struct err *e);
+/* The name of the base model where there is exactly one; else STATUS_INVALID names those there are.
+ * Caller frees with mem_free. */
+enum status model_only(const struct app *app, char **id, struct err *e);
 
 /* The whole Job object. */
 enum status job_to_json(struct store *store, const struct job_row *job, cJSON **out, struct err *e);

@@ -72,7 +72,9 @@ static enum status check(const struct app *app, struct file_row *row, struct err
     cJSON *report = NULL;
     struct str text = {0};
     enum status status = STATUS_OK;
-    GUARD(process_capture(argv, REPORT_BYTES_MAX, CHECK_LIMIT_MS, &output, e));
+    const struct process_question question = {
+        .argv = argv, .bytes_max = REPORT_BYTES_MAX, .limit_ms = CHECK_LIMIT_MS};
+    GUARD(process_capture(&question, &output, e));
     GUARD_IF(output.exit_code != 0, STATUS_INTERNAL, "checking the file failed (exit code %d): %s",
              output.exit_code, str_text(&output.err));
     GUARD(json_parse(str_text(&output.out), output.out.len, "the check's report", &report, e));

@@ -61,6 +61,11 @@ static void describe(enum event_kind kind, const cJSON *event, struct str *out) 
         }
         break;
     case EVENT_PHASE: str_appendf(out, "Phase: %s", text_of(event, "phase")); break;
+    case EVENT_PROGRESS:
+        str_appendf(out, "Encoding the data: %.0f %%, %.0f rows",
+                    100 * number_of(event, "bytes") / number_of(event, "bytes_total"),
+                    number_of(event, "rows"));
+        break;
     case EVENT_STEP:
         str_appendf(out, "Step %.0f/%.0f: training loss=%.4g", step,
                     number_of(event, "total_steps"), number_of(event, "loss"));

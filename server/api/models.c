@@ -46,8 +46,9 @@ static cJSON *ask_engine(const struct app *app, const char *folder) {
     struct process_output output = {0};
     struct err error = {0};
     cJSON *report = NULL;
-    enum status status =
-        process_capture(argv, INSPECT_BYTES_MAX, INSPECT_LIMIT_MS, &output, &error);
+    const struct process_question question = {
+        .argv = argv, .bytes_max = INSPECT_BYTES_MAX, .limit_ms = INSPECT_LIMIT_MS};
+    enum status status = process_capture(&question, &output, &error);
     if (status == STATUS_OK) {
         status = json_parse(str_text(&output.out), output.out.len, "the engine's report", &report,
                             &error);
@@ -147,6 +148,22 @@ static enum status not_found(const struct app *app, const char *id, struct err *
                   str_text(&names));
     str_release(&names);
     return STATUS_NOT_FOUND;
+}
+
+enum status model_only(const struct app *app, char **id, struct err *e) {
+    struct str names = {0};
+    struct base_visit v = {.see = see_name, .app = app, .names = &names};
+    visit_base_models(&v);
+    enum status status = STATUS_OK;
+    if (v.named == 1) {
+        *id = str_take(&names);
+    } else {
+        status = err_set_param(e, STATUS_INVALID, "model", "model is missing: %s%s",
+                               names.len ? "name one of " : "no model folder was found; see ",
+                               names.len ? str_text(&names) : "--models");
+    }
+    str_release(&names);
+    return status;
 }
 
 /* The result of a job; its base model is looked for under the name it was trained from. */

@@ -12,7 +12,7 @@
 #include "base/str.h"
 
 enum { CONNECT_TIMEOUT_S = 10, CALL_TIMEOUT_S = 600, SILENCE_S = 60 };
-enum { ANSWER_BYTES_MAX = 64 << 20, LINE_MAX_BYTES = 4 << 20 };
+enum { ANSWER_BYTES_MAX = 64 << 20, LINE_MAX_BYTES = 4 << 20, KEY_FILE_MAX = 1 << 16 };
 
 struct client {
     CURL *curl;
@@ -140,6 +140,28 @@ enum status client_call(struct client *c, const char *path, const cJSON *body, c
         curl_easy_setopt(c->curl, CURLOPT_POSTFIELDSIZE, (long)text.len);
     }
     const enum status status = perform(c, out, e);
+    str_release(&text);
+    return status;
+}
+
+const char *client_text(const struct client *c) {
+    return str_text(&c->answer);
+}
+
+enum status client_delete(struct client *c, const char *path, struct err *e) {
+    cJSON *answer = NULL;
+    prepare(c, path);
+    curl_easy_setopt(c->curl, CURLOPT_CUSTOMREQUEST, "DELETE");
+    const enum status status = perform(c, &answer, e);
+    cJSON_Delete(answer);
+    return status;
+}
+
+enum status client_read_key(const char *path, char **key, struct err *e) {
+    struct str text = {0};
+    if (!path) return STATUS_OK;
+    const enum status status = file_read(path, KEY_FILE_MAX, &text, e);
+    if (status == STATUS_OK) *key = mem_strndup(str_text(&text), strcspn(str_text(&text), "\r\n"));
     str_release(&text);
     return status;
 }

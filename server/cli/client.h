@@ -21,6 +21,12 @@ void client_close(struct client *client);
  * STATUS_INTERRUPTED after a stop. Caller frees *out. */
 enum status client_call(struct client *client, const char *path, const cJSON *body, cJSON **out,
                         struct err *e);
+/* The last answer as it came. Points into the client until the next call. */
+const char *client_text(const struct client *client);
+/* Deletes what the path names. */
+enum status client_delete(struct client *client, const char *path, struct err *e);
+/* The first line of a key file; NULL for NULL. Caller frees with mem_free. */
+enum status client_read_key(const char *path, char **key, struct err *e);
 /* Uploads a file for fine-tuning. */
 enum status client_upload(struct client *client, const char *file, cJSON **out, struct err *e);
 

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/cache.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "server/api/api.h"
@@ -165,7 +166,12 @@ static enum status open_server(struct server *v, struct err *e) {
     FAIL_IF(!realpath(v->settings.data, real), STATUS_IO, "--data %s cannot be opened",
             v->settings.data);
     TRY(store_open(&v->app.store, real, e));
+    char *cache = file_join(real, "cache"); /* before there are threads: it sets the environment */
+    cache_place_preset(cache);
+    mem_free(cache);
     v->app.hub = sse_hub_new();
+    v->app.reports = gate_new(APP_REPORTS_MAX);
+    v->app.previews = gate_new(APP_PREVIEWS_MAX);
     v->app.engine = v->engine;
     v->app.web = v->web;
     v->app.started_ms = clock_unix_ms();
@@ -181,6 +187,8 @@ static void close_server(struct server *v) {
     http_close(v->http);
     supervisor_stop(v->app.supervisor, v->settings.stop_jobs);
     sse_hub_free(v->app.hub);
+    gate_free(v->app.reports);
+    gate_free(v->app.previews);
     store_close(v->app.store);
     guard_release(&v->guard);
     mem_free(v->engine);

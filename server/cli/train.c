@@ -325,21 +325,12 @@ static void finish(const struct cli *cli, const struct settings *s, const char *
     print_json(cli, id, p);
 }
 
-static enum status read_key(const char *path, char **key, struct err *e) {
-    struct str text = {0};
-    if (!path) return STATUS_OK;
-    const enum status status = file_read(path, 1 << 16, &text, e);
-    if (status == STATUS_OK) *key = mem_strndup(str_text(&text), strcspn(str_text(&text), "\r\n"));
-    str_release(&text);
-    return status;
-}
-
 static enum status run(const struct cli *cli, const struct settings *s, struct progress *p,
                        struct err *e) {
     struct client *client = NULL;
     char *key = NULL, *id = NULL;
     enum status status = STATUS_OK;
-    GUARD(read_key(s->key_file, &key, e));
+    GUARD(client_read_key(s->key_file, &key, e));
     GUARD(client_open(&client, s->url, key, cli->signalled, e));
     GUARD(create_job(client, s, &id, e));
     fprintf(cli->out, "job %s: %s/#/jobs/%s\n", id, s->url, id);

@@ -65,6 +65,19 @@ static enum status take_phase(struct store *store, struct job_row *job, const cJ
     return STATUS_OK;
 }
 
+/* How far it is stands where the phase stands, so that whoever shows phases shows it. */
+static enum status take_progress(struct store *store, struct job_row *job, const cJSON *event,
+                                 struct err *e) {
+    (void)store;
+    (void)e;
+    const double done = get_f64(event, "bytes"), total = get_f64(event, "bytes_total");
+    if (!(total > 0)) return STATUS_OK;
+    char *phase = str_format("encoding the data, %.0f %%", 100 * done / total);
+    row_text(&job->phase, phase);
+    mem_free(phase);
+    return STATUS_OK;
+}
+
 static enum status take_step(struct store *store, struct job_row *job, const cJSON *event,
                              struct err *e) {
     const struct step_row row = {
@@ -151,9 +164,11 @@ static enum status take_end(struct store *store, struct job_row *job, const cJSO
 typedef enum status take(struct store *store, struct job_row *job, const cJSON *event,
                          struct err *e);
 static take *const TAKERS[EVENT_KIND_COUNT] = {
-    [EVENT_START] = take_start,   [EVENT_PHASE] = take_phase, [EVENT_STEP] = take_step,
-    [EVENT_MEMORY] = take_memory, [EVENT_EVAL] = take_eval,   [EVENT_CHECKPOINT] = take_checkpoint,
-    [EVENT_SAMPLE] = take_sample, [EVENT_ERROR] = take_end,   [EVENT_DONE] = take_end,
+    [EVENT_START] = take_start,   [EVENT_PHASE] = take_phase,
+    [EVENT_STEP] = take_step,     [EVENT_MEMORY] = take_memory,
+    [EVENT_EVAL] = take_eval,     [EVENT_CHECKPOINT] = take_checkpoint,
+    [EVENT_SAMPLE] = take_sample, [EVENT_ERROR] = take_end,
+    [EVENT_DONE] = take_end,      [EVENT_PROGRESS] = take_progress,
 };
 
 static enum status take_event(struct store *store, struct job_row *job, const cJSON *event,

@@ -36,7 +36,7 @@ enum status launch_plan(const char *engine, const char *run, const char *spec,
     GUARD(write_spec(run, spec, e));
     GUARD(file_remove_all(plan, e));
     GUARD(file_remove_all(log, e));
-    const char *const argv[] = {engine, "plan", spec_path, NULL};
+    const char *const argv[] = {engine, "plan", spec_path, run, NULL};
     const struct process_command command = {argv, plan, log};
     GUARD(process_start(&command, process, e));
 done:

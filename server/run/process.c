@@ -18,7 +18,7 @@
 
 extern char **environ;
 
-enum { STDERR_KEPT = 4096, PROC_FILE_MAX = 4096, REAP_STEP_MS = 5 };
+enum { STDERR_KEPT = 4096, PROC_FILE_MAX = 4096, REAP_STEP_MS = 5, GONE_LOOK_MS = 200 };
 
 /* Field 22 of /proc/<pid>/stat; the name in field 2 may hold spaces and brackets, so count from the
  * last bracket. */
@@ -145,9 +145,9 @@ void process_pause_ms(int milliseconds) {
 
 /* The two pipes of a captured process. */
 struct capture {
+    const struct process_question *question;
     int fds[2];
-    size_t bytes_max;
-    bool too_much;
+    bool too_much, gone;
 };
 
 static void take(struct capture *c, int index, struct process_output *output) {
@@ -160,7 +160,7 @@ static void take(struct capture *c, int index, struct process_output *output) {
         return;
     }
     struct str *const to = index == 0 ? &output->out : &output->err;
-    if (index == 0 && to->len + (size_t)count > c->bytes_max) {
+    if (index == 0 && to->len + (size_t)count > c->question->bytes_max) {
         c->too_much = true;
         return;
     }
@@ -172,13 +172,16 @@ static void take(struct capture *c, int index, struct process_output *output) {
     }
 }
 
-/* Drains both pipes until they end or the time is over; true in time. */
+/* Drains both pipes until they end, the time is over or nobody waits; true if they ended. */
 static bool drain(struct capture *c, int64_t deadline_ns, struct process_output *output) {
+    const struct process_question *const q = c->question;
+    const int64_t slice_ms = q->gone ? GONE_LOOK_MS : 60000;
     while (c->fds[0] >= 0 || c->fds[1] >= 0) {
         const int64_t left_ms = (deadline_ns - clock_steady_ns()) / 1000000;
-        if (left_ms <= 0 || c->too_much) return false;
+        c->gone = q->gone && q->gone(q->context);
+        if (left_ms <= 0 || c->too_much || c->gone) return false;
         struct pollfd wait[2] = {{c->fds[0], POLLIN, 0}, {c->fds[1], POLLIN, 0}};
-        const int ready = poll(wait, 2, left_ms > 60000 ? 60000 : (int)left_ms);
+        const int ready = poll(wait, 2, (int)(left_ms > slice_ms ? slice_ms : left_ms));
         for (int i = 0; ready > 0 && i < 2; i++) {
             if (c->fds[i] >= 0 && wait[i].revents) take(c, i, output);
         }
@@ -209,8 +212,18 @@ static enum status open_pipes(int out[2], int err[2], struct err *e) {
     return err_set(e, STATUS_IO, "cannot open a pipe: %s", strerror(code));
 }
 
-enum status process_capture(const char *const *argv, size_t bytes_max, int64_t limit_ms,
-                            struct process_output *output, struct err *e) {
+static enum status capture_outcome(const struct capture *c, bool in_time, struct err *e) {
+    const struct process_question *const q = c->question;
+    const char *const program = q->argv[0], *const word = q->argv[1] ? q->argv[1] : "";
+    FAIL_IF(c->too_much, STATUS_INVALID, "%s printed more than %zu bytes", program, q->bytes_max);
+    FAIL_IF(c->gone, STATUS_INTERRUPTED, "%s %s was stopped: nobody waits for it", program, word);
+    FAIL_IF(!in_time, STATUS_TIMEOUT, "%s %s took more than %lld s and was stopped", program, word,
+            (long long)(q->limit_ms / 1000));
+    return STATUS_OK;
+}
+
+enum status process_capture(const struct process_question *question, struct process_output *output,
+                            struct err *e) {
     int out[2], err[2];
     TRY(open_pipes(out, err, e));
     posix_spawn_file_actions_t actions;
@@ -219,14 +232,14 @@ enum status process_capture(const char *const *argv, size_t bytes_max, int64_t l
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
     pid_t pid = 0;
-    const enum status status = spawn(argv, &actions, &pid, e);
+    const enum status status = spawn(question->argv, &actions, &pid, e);
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     close(err[1]);
-    struct capture c = {.fds = {out[0], err[0]}, .bytes_max = bytes_max};
+    struct capture c = {.question = question, .fds = {out[0], err[0]}};
     bool in_time = true;
     if (status == STATUS_OK) {
-        const int64_t deadline_ns = clock_steady_ns() + limit_ms * 1000000;
+        const int64_t deadline_ns = clock_steady_ns() + question->limit_ms * 1000000;
         in_time = drain(&c, deadline_ns, output);
         output->exit_code = reap(pid, deadline_ns, in_time);
     }
@@ -234,10 +247,7 @@ enum status process_capture(const char *const *argv, size_t bytes_max, int64_t l
         if (c.fds[i] >= 0) close(c.fds[i]);
     }
     TRY(status);
-    FAIL_IF(c.too_much, STATUS_INVALID, "%s printed more than %zu bytes", argv[0], bytes_max);
-    FAIL_IF(!in_time, STATUS_TIMEOUT, "%s %s took more than %lld s and was stopped", argv[0],
-            argv[1] ? argv[1] : "", (long long)(limit_ms / 1000));
-    return STATUS_OK;
+    return capture_outcome(&c, in_time, e);
 }
 
 void process_output_release(struct process_output *output) {

@@ -44,15 +44,24 @@ bool process_group_exists(const struct rank_identity *identity);
 /* Waits. For looking again at something that tells nobody when it changes. */
 void process_pause_ms(int milliseconds);
 
-/* Runs a program to its end and takes what it prints: at most `bytes_max` of stdout, the last 4 KiB
- * of stderr. After `limit_ms` it is killed: STATUS_TIMEOUT. *exit_code is 128 + signal when it was
- * killed. */
+/* A program that is run for what it prints. */
+struct process_question {
+    const char *const *argv; /* ends with NULL */
+    size_t bytes_max;        /* of stdout */
+    int64_t limit_ms;
+    /* NULL, or asked several times a second: true when nobody waits for the answer any more. */
+    bool (*gone)(const void *context);
+    const void *context;
+};
+/* Runs it to its end and takes what it prints: at most `bytes_max` of stdout, the last 4 KiB of
+ * stderr. It is killed after `limit_ms` (STATUS_TIMEOUT) and when nobody waits
+ * (STATUS_INTERRUPTED). *exit_code is 128 + signal when it was killed. */
 struct process_output {
     struct str out, err;
     int exit_code;
 };
-enum status process_capture(const char *const *argv, size_t bytes_max, int64_t limit_ms,
-                            struct process_output *output, struct err *e);
+enum status process_capture(const struct process_question *question, struct process_output *output,
+                            struct err *e);
 void process_output_release(struct process_output *output);
 
 #endif

@@ -377,7 +377,7 @@ static enum status advance(struct supervisor *s, struct err *e) {
     if (a->has_process) {
         TRY(fulfil_wish(s, e));
         const struct process_end end = process_poll(&a->rank);
-        if (end.state == PROCESS_RUNNING) return planning ? STATUS_OK : follow_living(s, e);
+        if (end.state == PROCESS_RUNNING) return follow_living(s, e);
         return process_ended(s, end, e);
     }
     if (s->stopping) return STATUS_OK;

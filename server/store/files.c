@@ -75,8 +75,19 @@ static enum status refuse_if_used(struct store *store, const char *id, struct er
     return STATUS_OK;
 }
 
+/* What was kept about the file: keys of inspections that begin with "report:<id>:". */
+static enum status forget_reports(struct store *store, const char *id, struct err *e) {
+    char *const prefix = str_format("report:%s:", id);
+    struct db_query q = db_query(store->db, SQL_INSPECTION_FORGET);
+    db_bind_text(&q, prefix);
+    const enum status status = db_run(&q, NULL, e);
+    mem_free(prefix);
+    return status;
+}
+
 static enum status delete_row(struct store *store, const char *id, struct err *e) {
     TRY(refuse_if_used(store, id, e));
+    TRY(forget_reports(store, id, e));
     struct db_query q = db_query(store->db, SQL_FILE_DELETE);
     db_bind_text(&q, id);
     return db_run(&q, NULL, e);

@@ -101,7 +101,8 @@
       " LEFT JOIN evals v ON v.job=c.job AND v.step=c.step"                                        \
       " WHERE c.job=? AND c.step<? ORDER BY c.step DESC")                                          \
     X(SQL_INSPECTION_GET, "SELECT report FROM inspections WHERE path=? AND stamp=?")               \
-    X(SQL_INSPECTION_PUT, "INSERT OR REPLACE INTO inspections(path,stamp,report) VALUES(?,?,?)")
+    X(SQL_INSPECTION_PUT, "INSERT OR REPLACE INTO inspections(path,stamp,report) VALUES(?,?,?)")   \
+    X(SQL_INSPECTION_FORGET, "DELETE FROM inspections WHERE substr(path,1,length(?1))=?1")
 
 #define SQL_NAME(name, text) name,
 enum sql_name { SQL_STATEMENTS(SQL_NAME) SQL_COUNT };

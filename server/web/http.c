@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <microhttpd.h>
+#include <poll.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -39,6 +40,15 @@ struct http {
 
 const char *http_header(const struct http_request *q, const char *name) {
     return MHD_lookup_connection_value(q->connection, MHD_HEADER_KIND, name);
+}
+
+bool http_client_gone(const void *request) {
+    const struct http_request *const q = request;
+    const union MHD_ConnectionInfo *const info =
+        MHD_get_connection_info(q->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (!info) return false;
+    struct pollfd look = {info->connect_fd, POLLRDHUP, 0};
+    return poll(&look, 1, 0) > 0 && (look.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL));
 }
 
 /* Sends the reply that is in `x`. */

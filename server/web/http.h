@@ -50,6 +50,10 @@ enum status http_query_i64(const struct http_request *q, const char *key, struct
 /* A request header, or NULL. Any case. */
 const char *http_header(const struct http_request *q, const char *name);
 
+/* True when the client has closed the connection, or the server is about to: whoever works for a
+ * long time asks now and then, and stops. For struct process_question. */
+bool http_client_gone(const void *request);
+
 /* A body that is made while it is sent. `read` fills at most `size` bytes and may block;
  * HTTP_STREAM_END ends it, HTTP_STREAM_BROKEN cuts the connection. `close` is called exactly once.
  */

@@ -21,6 +21,7 @@ const spec = await load("lib/spec.js");
 const format = await load("lib/format.js");
 const stream = await load("lib/stream.js");
 const router = await load("lib/router.js");
+const tokens = await load("lib/tokens.js");
 
 const step = (n, loss = 1) => ({ step: n, loss, grad_norm: 1, learning_rate: 1e-4, tokens_per_second: 10 });
 const memory = (n, time, weights) => ({ step: n, time_ms: time, allocated: weights, categories: { weights } });
@@ -176,11 +177,56 @@ await check("stream: events are found whatever the pieces they arrive in", () =>
     }
 });
 
+await check("tokens: what would act or hide is shown as its code, everything else stays", () => {
+    const shown = (text) => tokens.visibleParts(text).map((part) => part.text).join("");
+    assert.equal(shown("a\u202Eb\u0000\u001b[m\u200B"), "aU+202EbU+0000U+001B[mU+200B");
+    const family = "\u{1F469}\u200D\u{1F467} \u6F22 \u0928\u092E\u0938\u094D\u0924\u0947\n\t";
+    assert.equal(shown(family), family);
+    assert.deepEqual(
+        tokens.visibleParts("x\n\u0007").map((part) => part.kind),
+        ["text", "newline", "code"],
+    );
+    assert.equal(tokens.oneLine("a\tb\n"), "a⇥b↵");
+    for (let code = 0; code < 0x3000; code++) {
+        const text = String.fromCodePoint(code);
+        const steers = /\p{Cc}|[\u061C\u200E\u200F\u202A-\u202E\u2066-\u2069\u2028\u2029]/u.test(text);
+        if (steers && text !== "\n" && text !== "\t") {
+            assert.match(shown(text), /^U\+[0-9A-F]{4}$/);
+        }
+    }
+});
+
+await check("tokens: kinds and words follow the place in the row", () => {
+    const token = { id: 7, text: "a", trained: true, special: true };
+    assert.equal(tokens.kindOf(token, 3, 4), "trained");
+    assert.equal(tokens.kindOf(token, 4, 4), "cut");
+    assert.equal(tokens.kindOf({ ...token, trained: false }, 3, 4), "ignored");
+    assert.equal(tokens.describeToken(token, 3, { total: 9, kept: 4 }), "Token 4 of 9, id 7, trained, special");
+    assert.equal(tokens.shownText({ text: "\\xF0", shown: "" }), "");
+});
+
+await check("tokens: bars of a histogram, and where the cut-off stands", () => {
+    const histogram = { width: 10, counts: [4, 0, 1] };
+    const { bars, end, cut } = tokens.histogramBars(histogram, 15);
+    assert.deepEqual(bars.map(({ from, to, height }) => [from, to, height]), [
+        [1, 10, 1],
+        [11, 20, 0],
+        [21, 30, 0.25],
+    ]);
+    assert.deepEqual([end, cut], [30, 0.5]);
+    assert.equal(tokens.histogramBars(histogram, 31).cut, null);
+    assert.equal(tokens.histogramBars({ width: 1, counts: [] }, 5).cut, null);
+});
+
 await check("routes: every page has its address, anything else is unknown", () => {
     assert.equal(router.parseRoute("").page, "jobs");
     assert.equal(router.parseRoute("#/new?from=a%2Fb").params.from, "a/b");
     assert.deepEqual(router.parseRoute("#/jobs/a%20b"), { page: "job", id: "a b", params: {} });
     assert.equal(router.parseRoute("#/elsewhere/1").page, "unknown");
+    assert.equal(router.parseRoute("#/data").page, "files");
+    const href = router.dataHref("file-a/b", { model: "m&n", row: 3 });
+    assert.deepEqual(router.parseRoute(href), { page: "data", id: "file-a/b", params: { model: "m&n", row: "3" } });
+    assert.equal(router.parseRoute("#/data/a/b").page, "unknown");
 });
 
 await check("page: every file of it is local, and no library names another by its package", async () => {

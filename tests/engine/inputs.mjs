@@ -50,6 +50,13 @@ const changed = (change) => () => ({ model: modelWith(change) });
 const configured = (change) => changed((folder) => editConfig(folder, change));
 const weights = (folder) => join(folder, "model.safetensors");
 const LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n";
+// Rows of which the first `cut` have their answer beyond 64 tokens.
+const longer = (count, cut) =>
+    Array.from({ length: count }, (_, i) => {
+        const messages = JSON.parse(row("a")).messages;
+        if (i < cut) messages[0].content = "Where does the wind come from? ".repeat(20);
+        return `${JSON.stringify({ messages })}\n`;
+    }).join("");
 const masked = `${row("a", { weight: 0 })}\n${row("b", { weight: 0 })}\n`;
 
 // name, what is wrong with the spec, the kind of error, what its message must name.
@@ -62,6 +69,26 @@ const CASES = [
         /broken\.jsonl.*line 3|broken\.jsonl:3/,
     ],
     ["every label masked", rows("masked.jsonl", masked), "invalid", /masked\.jsonl.*(weight|train)/],
+    [
+        "more answers cut away than the limit",
+        () => ({ data: { train_files: [data("cut.jsonl", longer(20, 3))], max_length: 64 } }),
+        "invalid",
+        /3 of 20 rows are more than data\.max_rows_answer_cut allows \(10 % of the rows\).*cut\.jsonl line 1, cut/,
+    ],
+    [
+        "more rows with nothing to train than the limit",
+        () => ({
+            data: { train_files: [data("idle.jsonl", masked + `${row("a")}\n`.repeat(8))], max_rows_untrained: 1 },
+        }),
+        "invalid",
+        /2 of 10 rows are more than data\.max_rows_untrained allows \(1 rows\)/,
+    ],
+    [
+        "preference data",
+        rows("better.jsonl", '{"prompt":"a","chosen":"b","rejected":"c"}\n'),
+        "unsupported",
+        /better\.jsonl, line 1: this is preference data.*"prompt" and "completion"/,
+    ],
     ["two formats in one file", rows("mixed.jsonl", `${row("a")}\n{"text":"b"}\n`), "invalid", /mixed\.jsonl.*2/],
     [
         "a file that is not there",
@@ -170,6 +197,41 @@ await check("inspect: what a folder holds", () => {
     assert.equal(json.model_type, "llama");
     assert.ok(json.parameters > 500_000 && json.parameters < 3_000_000, String(json.parameters));
     assert.equal(json.chat_template, true);
+});
+
+await check("data: rows left out below the limit are counted, with a warning", async () => {
+    const files = { train_files: [data("few.jsonl", longer(20, 2))], max_length: 64 };
+    const folder = newRun({ data: files, max_steps: 1 });
+    const plan = ask("plan", join(folder, "spec.json")).json;
+    assert.equal(plan.counts.rows, 20);
+    assert.equal(plan.counts.samples, 18);
+    assert.equal(plan.counts.rows_answer_cut, 2);
+    const places = [1, 2].map((line) => ({ file: "few.jsonl", line }));
+    assert.deepEqual(plan.counts.first_lines.answer_cut, places);
+    assert.equal((await run(folder)).code, 0);
+    const logs = events(folder).filter((e) => e.kind === "log");
+    assert.ok(logs.some((e) => e.level === "warn" && /2 of 20 rows, .*few\.jsonl line 1: /.test(e.message)));
+});
+
+await check("data: planned once, encoded once", async () => {
+    const folder = newRun({ data: { train_files: [data("once.jsonl", longer(7, 0))] }, max_steps: 1 });
+    ask("plan", join(folder, "spec.json"));
+    assert.equal((await run(folder)).code, 0);
+    assert.ok(events(folder).some((e) => e.kind === "log" && /encoded before/.test(e.message)));
+});
+
+await check("data: CSV trains as its rows do in JSON", async () => {
+    const files = [
+        data("pairs.csv", 'prompt,completion\n"Who, then?",The bosun.\nWhere?,"""Here"""\n'),
+        data(
+            "pairs.jsonl",
+            '{"prompt":"Who, then?","completion":"The bosun."}\n{"prompt":"Where?","completion":"\\"Here\\""}\n',
+        ),
+    ];
+    const folders = files.map((file) => newRun({ data: { train_files: [file] }, max_steps: 2 }));
+    for (const folder of folders) assert.equal((await run(folder)).code, 0);
+    assert.equal(Object.keys(losses(folders[0])).length, 2);
+    assert.deepEqual(losses(folders[0]), losses(folders[1]));
 });
 
 function mountSmallDisk(folder, size) {

@@ -22,6 +22,7 @@ let failed = 0;
 let skipped = 0;
 const scratch = mkdtempSync(join(tmpdir(), "plimsoll-engine-"));
 let folders = 0;
+process.env.PLIMSOLL_CACHE_DIR = join(scratch, "cache"); // engines under test leave nothing elsewhere
 
 export async function check(name, run) {
     try {

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/text/dataset_store.h"
 #include "engine/train/plan.h"
 #include "tests/golden/support_golden.h"
 
@@ -34,26 +35,24 @@ static void must(enum status status, const struct err *e) {
 
 /* Samples of 3 to MAX_LENGTH tokens, the first third of each not trained. */
 static void make_dataset(struct dataset *d) {
-    *d = (struct dataset){.format = FORMAT_TEXT};
-    d->ids = mem_new(SAMPLES * MAX_LENGTH, sizeof *d->ids);
-    d->trained = mem_new(SAMPLES * MAX_LENGTH, sizeof *d->trained);
-    d->offsets = mem_new(SAMPLES + 1, sizeof *d->offsets);
-    d->lines = mem_new(SAMPLES, sizeof *d->lines);
+    struct dataset_writer w = {0};
+    struct err e = {0};
     uint32_t random = 11;
+    must(dataset_writer_open(&w, NULL, &e), &e);
+    w.counts.rows = SAMPLES;
     for (int64_t i = 0; i < SAMPLES; i++) {
+        int32_t ids[MAX_LENGTH];
+        uint8_t trained[MAX_LENGTH];
         const int64_t length = i == 0 ? MAX_LENGTH : 3 + (i * 7) % (MAX_LENGTH - 2);
         for (int64_t t = 0; t < length; t++) {
             random = random * 1664525u + 1013904223u;
-            d->ids[d->offsets[i] + t] = (int32_t)(3 + (random >> 8) % (VOCAB - 3));
-            d->trained[d->offsets[i] + t] = t > length / 3;
-            d->counts.trained_tokens += t > length / 3;
+            ids[t] = (int32_t)(3 + (random >> 8) % (VOCAB - 3));
+            trained[t] = t > length / 3;
         }
-        d->offsets[i + 1] = d->offsets[i] + length;
-        d->lines[i] = i + 1;
-        if (length > d->counts.longest) d->counts.longest = length;
+        const struct sample sample = {ids, trained, length, i + 1};
+        must(dataset_writer_add(&w, &sample, &e), &e);
     }
-    d->counts.rows = d->counts.samples = SAMPLES;
-    d->counts.tokens = d->offsets[SAMPLES];
+    must(dataset_writer_finish(&w, FORMAT_TEXT, d, &e), &e);
 }
 
 struct layout_case {

@@ -42,6 +42,7 @@ if (!reference) {
 }
 
 const scratch = mkdtempSync(join(tmpdir(), "plimsoll-real-"));
+process.env.PLIMSOLL_CACHE_DIR = join(scratch, "cache");
 const read = (name) => JSON.parse(readFileSync(join(reference, name), "utf8"));
 
 function python() {

@@ -122,7 +122,7 @@ static enum status tokens(char **args, struct err *e) {
                                             .tokenizer = tokenizer,
                                             .chat_template = chat_template,
                                             .vocab = tokenizer_size(tokenizer)};
-    GUARD(dataset_load(&data, &args[1], 1, &options, e));
+    GUARD(dataset_load(&data, &args[1], 1, &options, NULL, e));
     for (int64_t i = 0; i < data.counts.samples; i++) {
         const struct sample sample = dataset_sample(&data, i);
         cJSON *const row = cJSON_CreateObject();

@@ -21,7 +21,7 @@ struct token_case {
     enum data_mask mask;
     enum data_format format;
     int64_t max_length, vocab;
-    bool parse_special;
+    bool parse_special, drop_messages, split_turns, merge_turns, replace_invalid_utf8;
 };
 
 /* Loads the case; the dataset is the caller's to release. */
@@ -43,8 +43,12 @@ static inline enum status token_case_load(const struct token_case *c, struct dat
         .chat_template = chat,
         .vocab = c->vocab ? c->vocab : 1000,
         .parse_special = c->parse_special,
+        .drop_messages = c->drop_messages,
+        .split_turns = c->split_turns,
+        .merge_turns = c->merge_turns,
+        .replace_invalid_utf8 = c->replace_invalid_utf8,
     };
-    const enum status status = dataset_load(d, &(char *){path}, 1, &options, e);
+    const enum status status = dataset_load(d, &(char *){path}, 1, &options, NULL, e);
     chat_template_free(chat);
     tokenizer_free(tokenizer);
     mem_free(model);

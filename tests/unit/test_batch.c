@@ -10,28 +10,27 @@
 
 #include "base/mem.h"
 #include "engine/text/batch.h"
+#include "engine/text/dataset_store.h"
 
 enum { SAMPLES = 103, LONGEST = 64, GLOBAL = 10, PAD = 7777 };
 
 /* Sample i: ids i*1000, i*1000+1, ...; the second half of it is trained. */
 static void dataset_make(struct dataset *d) {
-    *d = (struct dataset){.format = FORMAT_TEXT};
-    d->ids = mem_new(SAMPLES * LONGEST, sizeof *d->ids);
-    d->trained = mem_new(SAMPLES * LONGEST, 1);
-    d->offsets = mem_new(SAMPLES + 1, sizeof *d->offsets);
-    d->lines = mem_new(SAMPLES, sizeof *d->lines);
+    struct dataset_writer w = {0};
+    struct err e = {0};
+    assert_int_equal(dataset_writer_open(&w, NULL, &e), STATUS_OK);
     for (int64_t i = 0; i < SAMPLES; i++) {
+        int32_t ids[LONGEST];
+        uint8_t trained[LONGEST];
         const int64_t count = 2 + i * 37 % (LONGEST - 1);
         for (int64_t k = 0; k < count; k++) {
-            d->ids[d->counts.tokens + k] = (int32_t)(i * 1000 + k);
-            d->trained[d->counts.tokens + k] = k >= count / 2 && k > 0;
-            d->counts.trained_tokens += k >= count / 2 && k > 0;
+            ids[k] = (int32_t)(i * 1000 + k);
+            trained[k] = k >= count / 2 && k > 0;
         }
-        d->counts.tokens += count;
-        d->offsets[i + 1] = d->counts.tokens;
-        if (count > d->counts.longest) d->counts.longest = count;
+        const struct sample sample = {ids, trained, count, i + 1};
+        assert_int_equal(dataset_writer_add(&w, &sample, &e), STATUS_OK);
     }
-    d->counts.samples = SAMPLES;
+    assert_int_equal(dataset_writer_finish(&w, FORMAT_TEXT, d, &e), STATUS_OK);
 }
 
 static struct batch_options options_make(int64_t micro, bool packing, bool shuffle) {
@@ -244,14 +243,15 @@ static void test_batch_packing_fills_its_bins(void **state) {
  * token of a row. */
 static void test_batch_C08_pad_equal_to_eos_keeps_the_stop_token(void **state) {
     (void)state;
-    int32_t ids[] = {5, 6, 2, 5, 6, 7, 8, 2};
-    uint8_t trained[] = {0, 1, 1, 0, 0, 1, 1, 1};
-    int64_t offsets[] = {0, 3, 8}, lines[] = {1, 2};
-    const struct dataset d = {.counts = {.samples = 2, .longest = 5, .tokens = 8},
-                              .ids = ids,
-                              .trained = trained,
-                              .offsets = offsets,
-                              .lines = lines};
+    static const int32_t IDS[] = {5, 6, 2, 5, 6, 7, 8, 2};
+    static const uint8_t TRAINED[] = {0, 1, 1, 0, 0, 1, 1, 1};
+    struct dataset d = {0};
+    struct dataset_writer w = {0};
+    assert_int_equal(dataset_writer_open(&w, NULL, NULL), STATUS_OK);
+    assert_int_equal(dataset_writer_add(&w, &(struct sample){IDS, TRAINED, 3, 1}, NULL), STATUS_OK);
+    assert_int_equal(dataset_writer_add(&w, &(struct sample){IDS + 3, TRAINED + 3, 5, 2}, NULL),
+                     STATUS_OK);
+    assert_int_equal(dataset_writer_finish(&w, FORMAT_TEXT, &d, NULL), STATUS_OK);
     const struct batch_options o = {
         .micro_rows = 2, .global_rows = 2, .max_length = 8, .pad_id = 2};
     struct batcher b;
@@ -270,6 +270,7 @@ static void test_batch_C08_pad_equal_to_eos_keeps_the_stop_token(void **state) {
     assert_int_equal(m.max_seqlen, 5);
     batch_release(&m);
     batcher_close(&b);
+    dataset_release(&d);
 }
 
 static void test_batch_impossible_options_are_refused(void **state) {

@@ -42,7 +42,7 @@ static void test_check_good_file_has_no_errors(void **state) {
                   "{\"format\":\"text\",\"rows\":4,\"bytes\":78,\"rows_extra_keys\":1,\"error_"
                   "count\":0,\"first_rows\":["
                   "{\"text\":\"a\"},{\"text\":\"b\",\"id\":12345678901234567890},{\"text\":\"c\"}],"
-                  "\"errors\":[]}");
+                  "\"error_groups\":[],\"errors\":[]}");
 }
 
 static void test_check_reports_every_bad_row_and_goes_on(void **state) {
@@ -64,6 +64,26 @@ static void test_check_reports_every_bad_row_and_goes_on(void **state) {
     assert_null(strstr(text, "\"line\":5"));
     assert_null(strstr(text, "secret"));
     mem_free(text);
+}
+
+/* Case C07: the wrong value with its count, whatever message it is in. */
+static void test_check_C07_unknown_roles_are_counted(void **state) {
+    (void)state;
+    struct str rows = {0};
+    for (int i = 0; i < 40; i++) {
+        str_append(&rows, "{\"conversations\":[");
+        for (int k = 0; k < i % 3; k++) {
+            str_append(&rows, "{\"from\":\"human\",\"value\":\"a\"},");
+        }
+        str_appendf(&rows, "{\"from\":\"%s\",\"value\":\"b\"}]}\n", i % 4 ? "gpt" : "hummany");
+    }
+    char *const text = check_text(str_text(&rows), 2);
+    assert_non_null(strstr(text, "\"error_groups\":[{\"message\":\"conversations[N].from: unknown "
+                                 "role \\\"hummany\\\""));
+    assert_non_null(strstr(text, "\"rows\":10,\"first_line\":1}]"));
+    assert_non_null(strstr(text, "\"error_count\":10"));
+    mem_free(text);
+    str_release(&rows);
 }
 
 static void test_check_empty_and_foreign_files(void **state) {
@@ -111,6 +131,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_check_good_file_has_no_errors),
         cmocka_unit_test(test_check_reports_every_bad_row_and_goes_on),
+        cmocka_unit_test(test_check_C07_unknown_roles_are_counted),
         cmocka_unit_test(test_check_empty_and_foreign_files),
         cmocka_unit_test(test_check_missing_file_is_a_status),
         cmocka_unit_test(test_check_names_are_stable),

@@ -118,8 +118,8 @@ static void test_dataset_C06_cut_rows_are_counted(void **state) {
     char *shown = token_case_run(&c, &counts);
     assert_string_equal(shown, IM("user", "a") "^<|im_start|>assistant\n[[bcdefgh]]");
     assert_int_equal(counts.rows, 2);
-    assert_int_equal(counts.rows_cut, 1);
-    assert_int_equal(counts.rows_answer_cut, 1);
+    assert_int_equal(counts.problems[ROW_CUT].rows, 1);
+    assert_int_equal(counts.problems[ROW_ANSWER_CUT].rows, 1);
     assert_int_equal(counts.longest, 27);
     mem_free(shown);
     c.max_length = 15;
@@ -137,7 +137,7 @@ static void test_dataset_long_texts_are_chunked_without_loss(void **state) {
     assert_string_equal(shown, "^<s>[[0123]]|3[[4567]]|7[[89^</s>]]");
     assert_int_equal(counts.samples, 3);
     assert_int_equal(counts.trained_tokens, 11);
-    assert_int_equal(counts.rows_cut, 0);
+    assert_int_equal(counts.problems[ROW_CUT].rows, 0);
     mem_free(shown);
 }
 
@@ -198,10 +198,6 @@ static void test_dataset_chat_rows_without_template_are_refused(void **state) {
 static void test_dataset_rows_of_other_trainings_are_refused_by_name(void **state) {
     (void)state;
     struct token_case c = {.folder = "chatml", .chat = CHATML};
-    c.rows = "{\"prompt\":\"secret\",\"chosen\":\"b\",\"rejected\":\"c\"}";
-    token_case_expect_refused(&c, "preference data (chosen, rejected)");
-    c.rows = "{\"input\":{\"messages\":[]},\"preferred_output\":[],\"non_preferred_output\":[]}";
-    token_case_expect_refused(&c, "preference data (preferred_output)");
     c.rows = "{\"prompt\":\"a\",\"completion\":\"b\",\"label\":true}";
     token_case_expect_refused(&c, "KTO data");
     c.rows = "{\"prompt\":\"a\"}";
@@ -264,7 +260,7 @@ static void test_dataset_other_spellings_of_messages(void **state) {
                 "{\"role\":\"assistant\",\"content\":\"c\",\"refusal\":null,\"audio\":null}]}"};
     char *const shown = token_case_run(&c, &counts);
     assert_string_equal(shown, IM("system", "S") IM("user", "ab") ANSWER("c"));
-    assert_int_equal(counts.rows_extra_keys, 1);
+    assert_int_equal(counts.problems[ROW_EXTRA_KEYS].rows, 1);
     mem_free(shown);
 }
 

@@ -259,7 +259,7 @@ static void test_mask_weight_takes_answers_out(void **state) {
     assert_string_equal(shown, IM("user", "a") ANSWER("x"));
     assert_int_equal(counts.rows, 3);
     assert_int_equal(counts.samples, 1);
-    assert_int_equal(counts.rows_untrained, 2);
+    assert_int_equal(counts.problems[ROW_UNTRAINED].rows, 2);
     mem_free(shown);
     c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
              "\"content\":\"b\",\"weight\":0}]}\n";

@@ -87,7 +87,7 @@ static char *pieces_of(const char *pattern, const char *text) {
     return str_take(&out);
 }
 
-static void test_regex_families_split_as_published(void **state) {
+static void test_regex_A04_families_split_as_published(void **state) {
     (void)state;
     for (size_t i = 0; i < COUNT_OF(VECTORS); i++) {
         const char *expected = NULL;
@@ -183,7 +183,7 @@ static void test_regex_exponential_pattern_gives_up(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regex_families_split_as_published),
+        cmocka_unit_test(test_regex_A04_families_split_as_published),
         cmocka_unit_test(test_regex_space_is_unicode_white_space),
         cmocka_unit_test(test_regex_escapes_mean_what_the_original_means),
         cmocka_unit_test(test_regex_unknown_constructs_are_refused),

@@ -251,6 +251,47 @@ static void test_metrics_repeated_step_replaces(void **state) {
     remove_folder(folder);
 }
 
+static void keep_report(struct store *store, const char *key) {
+    struct err e = {0};
+    assert_int_equal(store_inspection_put(store, key, "stamp", "{}", &e), STATUS_OK);
+}
+
+static bool is_kept(struct store *store, const char *key) {
+    char *report = NULL;
+    struct err e = {0};
+    assert_int_equal(store_inspection_get(store, key, "stamp", &report, &e), STATUS_OK);
+    const bool kept = report != NULL;
+    mem_free(report);
+    return kept;
+}
+
+static void test_file_deleted_takes_its_reports_along(void **state) {
+    (void)state;
+    char *const folder = new_folder();
+    struct store *const store = open_store(folder);
+    struct err e = {0};
+    char *const path = file_join(folder, "rows");
+    const struct file_row row = {.id = (char *)(uintptr_t) "file-a",
+                                 .filename = (char *)(uintptr_t) "rows.jsonl",
+                                 .purpose = (char *)(uintptr_t) "fine-tune",
+                                 .status = (char *)(uintptr_t) "processed",
+                                 .path = path};
+    assert_int_equal(file_write_atomic(path, "x", 1, &e), STATUS_OK);
+    assert_int_equal(store_file_put(store, &row, &e), STATUS_OK);
+    keep_report(store, "report:file-a:/models/one");
+    keep_report(store, "report:file-a:/models/two");
+    keep_report(store, "report:file-ab:/models/one");
+    keep_report(store, "/models/one");
+    assert_int_equal(store_file_delete(store, "file-a", &e), STATUS_OK);
+    assert_false(is_kept(store, "report:file-a:/models/one"));
+    assert_false(is_kept(store, "report:file-a:/models/two"));
+    assert_true(is_kept(store, "report:file-ab:/models/one"));
+    assert_true(is_kept(store, "/models/one"));
+    mem_free(path);
+    store_close(store);
+    remove_folder(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_store_second_owner_is_refused),
@@ -259,6 +300,7 @@ int main(void) {
         cmocka_unit_test(test_events_old_metrics_are_pruned_messages_stay),
         cmocka_unit_test(test_metrics_a_million_points_keep_every_spike),
         cmocka_unit_test(test_metrics_repeated_step_replaces),
+        cmocka_unit_test(test_file_deleted_takes_its_reports_along),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,8 +121,40 @@ static void test_template_failures_say_where_and_why(void **state) {
     }
 }
 
+/* The last question is found by walking backwards, as templates with reasoning do, and what comes
+ * before it loses its thoughts. A template that cannot be parsed gives an error with its place, and
+ * no other template instead. */
+static void test_template_B04_reversed_slices_work_and_broken_templates_are_refused(void **state) {
+    (void)state;
+    static const char SOURCE[] =
+        "{%- set ns = namespace(last=messages|length - 1, looking=true) %}"
+        "{%- for m in messages[::-1] %}{%- set at = (messages|length - 1) - loop.index0 %}"
+        "{%- if ns.looking and m.role == 'user' %}{%- set ns.looking = false %}"
+        "{%- set ns.last = at %}{%- endif %}{%- endfor %}"
+        "{%- for m in messages %}{{- m.role[0] ~ ':' }}"
+        "{%- if loop.index0 < ns.last %}{{- m.content.split('</t>')[-1].lstrip() }}"
+        "{%- else %}{{- m.content }}{%- endif %}{{- ';' }}{%- endfor %}{{ 'abc'[::-1] }}";
+    const struct template_inputs inputs = {
+        .messages_json = "[{\"role\":\"user\",\"content\":\"q1\"},{\"role\":\"assistant\","
+                         "\"content\":\"<t>r1</t> a1\"},{\"role\":\"user\",\"content\":\"q2\"},"
+                         "{\"role\":\"assistant\",\"content\":\"<t>r2</t> a2\"}]"};
+    struct chat_template *t = NULL;
+    struct str out = {0};
+    struct err e = {0};
+    assert_int_equal(chat_template_parse(&t, SOURCE, strlen(SOURCE), "t", &e), STATUS_OK);
+    assert_int_equal(chat_template_render(t, &inputs, &out, &e), STATUS_OK);
+    assert_string_equal(str_text(&out), "u:q1;a:a1;u:q2;a:<t>r2</t> a2;cba");
+    chat_template_free(t);
+    str_release(&out);
+    t = NULL;
+    static const char BROKEN[] = "a\n{{ messages[::-1 }}";
+    assert_int_equal(chat_template_parse(&t, BROKEN, strlen(BROKEN), "t", &e), STATUS_INVALID);
+    assert_non_null(strstr(e.text, "t: line 2, column "));
+    assert_null(t);
+}
+
 /* Case B05. */
-static void test_template_generation_blocks_give_spans(void **state) {
+static void test_template_B05_generation_blocks_give_spans(void **state) {
     (void)state;
     static const char SOURCE[] =
         "{% for m in messages %}{% if m.role=='x' %}{% break %}{% endif %}u:{% generation %}"
@@ -152,7 +184,7 @@ static void expect_from_folder(const char *folder, const char *tools, const char
 }
 
 /* Case B11. */
-static void test_template_of_a_folder_is_chosen_by_file_then_by_name(void **state) {
+static void test_template_B11_of_a_folder_is_chosen_by_file_then_by_name(void **state) {
     (void)state;
     static const char LIST[] = "{\"chat_template\":[{\"name\":\"tool_use\",\"template\":\"T\"},"
                                "{\"name\":\"default\",\"template\":\"D\"}]}";
@@ -193,8 +225,9 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_vectors_render_as_jinja_does),
         cmocka_unit_test(test_template_failures_say_where_and_why),
-        cmocka_unit_test(test_template_generation_blocks_give_spans),
-        cmocka_unit_test(test_template_of_a_folder_is_chosen_by_file_then_by_name),
+        cmocka_unit_test(test_template_B04_reversed_slices_work_and_broken_templates_are_refused),
+        cmocka_unit_test(test_template_B05_generation_blocks_give_spans),
+        cmocka_unit_test(test_template_B11_of_a_folder_is_chosen_by_file_then_by_name),
         cmocka_unit_test(test_template_json_inputs_are_strict),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

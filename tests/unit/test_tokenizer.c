@@ -147,7 +147,7 @@ static const char FIRST[] =
     "\"normalizer\":null,\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"" MARK
     "\",\"prepend_scheme\":\"first\",\"split\":false}";
 
-static void test_tokenizer_prepend_encodes_like_sentencepiece(void **state) {
+static void test_tokenizer_A08_prepend_encodes_like_sentencepiece(void **state) {
     (void)state;
     static const char *const VECTORS[][2] = {
         {"hi", "1 263"},
@@ -172,7 +172,7 @@ static void test_tokenizer_prepend_encodes_like_sentencepiece(void **state) {
     tokenizer_free(t);
 }
 
-static void test_tokenizer_metaspace_first_marks_only_the_start(void **state) {
+static void test_tokenizer_A08_metaspace_first_marks_only_the_start(void **state) {
     (void)state;
     struct tokenizer *const t = open_pieces(FIRST);
     assert_ids(t, "hi<s>hi", "263 1 260 261");
@@ -197,7 +197,7 @@ static void test_tokenizer_broken_byte_runs_become_replacement_characters(void *
     "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"use_regex\":true},"    \
     "\"decoder\":{\"type\":\"ByteLevel\"}"
 
-static void test_tokenizer_whole_piece_is_looked_up_only_with_ignore_merges(void **state) {
+static void test_tokenizer_A01_whole_piece_is_looked_up_only_with_ignore_merges(void **state) {
     (void)state;
     static const char *const FLAGS[][2] = {{"true", "4"}, {"false", "3 2"}, {NULL, "3 2"}};
     for (size_t i = 0; i < COUNT_OF(FLAGS); i++) {
@@ -213,7 +213,7 @@ static void test_tokenizer_whole_piece_is_looked_up_only_with_ignore_merges(void
     }
 }
 
-static void test_tokenizer_merges_in_both_spellings_are_equal(void **state) {
+static void test_tokenizer_A02_merges_in_both_spellings_are_equal(void **state) {
     (void)state;
     static const char *const MERGES[] = {"\"#version: 0.2\",\"a b\",\"ab c\",\"c c\"",
                                          "[\"a\",\"b\"],[\"ab\",\"c\"],[\"c\",\"c\"]"};
@@ -254,7 +254,7 @@ static void test_tokenizer_lowest_rank_merges_first_then_leftmost(void **state) 
     tokenizer_free(t);
 }
 
-static void test_tokenizer_members_behind_byte_level_see_its_alphabet(void **state) {
+static void test_tokenizer_A06_members_behind_byte_level_see_its_alphabet(void **state) {
     (void)state;
     struct tokenizer *const t =
         open_files("{\"pre_tokenizer\":{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":"
@@ -362,7 +362,7 @@ static void test_tokenizer_normal_form_keeps_offsets_around_the_change(void **st
     tokenizer_free(t);
 }
 
-static void test_tokenizer_nested_post_processor_adds_bos_but_no_eos(void **state) {
+static void test_tokenizer_A11_nested_post_processor_adds_bos_but_no_eos(void **state) {
     (void)state;
     struct tokenizer *const t = open_files(
         "{\"added_tokens\":[{\"id\":4,\"content\":\"<b>\",\"special\":true},{\"id\":5,\"content\":"
@@ -385,18 +385,18 @@ static void test_tokenizer_nested_post_processor_adds_bos_but_no_eos(void **stat
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_tokenizer_prepend_encodes_like_sentencepiece),
-        cmocka_unit_test(test_tokenizer_metaspace_first_marks_only_the_start),
+        cmocka_unit_test(test_tokenizer_A08_prepend_encodes_like_sentencepiece),
+        cmocka_unit_test(test_tokenizer_A08_metaspace_first_marks_only_the_start),
         cmocka_unit_test(test_tokenizer_broken_byte_runs_become_replacement_characters),
-        cmocka_unit_test(test_tokenizer_whole_piece_is_looked_up_only_with_ignore_merges),
-        cmocka_unit_test(test_tokenizer_merges_in_both_spellings_are_equal),
+        cmocka_unit_test(test_tokenizer_A01_whole_piece_is_looked_up_only_with_ignore_merges),
+        cmocka_unit_test(test_tokenizer_A02_merges_in_both_spellings_are_equal),
         cmocka_unit_test(test_tokenizer_lowest_rank_merges_first_then_leftmost),
-        cmocka_unit_test(test_tokenizer_members_behind_byte_level_see_its_alphabet),
+        cmocka_unit_test(test_tokenizer_A06_members_behind_byte_level_see_its_alphabet),
         cmocka_unit_test(test_tokenizer_byte_level_decodes_lossy_and_streams_whole_characters),
         cmocka_unit_test(test_tokenizer_added_tokens_obey_their_flags),
         cmocka_unit_test(test_tokenizer_unknown_characters_fuse_only_when_told),
         cmocka_unit_test(test_tokenizer_normal_form_keeps_offsets_around_the_change),
-        cmocka_unit_test(test_tokenizer_nested_post_processor_adds_bos_but_no_eos),
+        cmocka_unit_test(test_tokenizer_A11_nested_post_processor_adds_bos_but_no_eos),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

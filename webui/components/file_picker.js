@@ -93,7 +93,7 @@ function DropZone({ id, label, hint, describedBy, onPick }) {
             id=${id}
             class="visually-hidden"
             type="file"
-            accept=".jsonl,.json,.ndjson,.txt"
+            accept=".jsonl,.json,.ndjson,.txt,.csv,.tsv,.gz,.zst"
             aria-label=${label}
             aria-describedby=${describedBy}
             onChange=${choose}
@@ -126,8 +126,8 @@ function Existing({ label, files, onFile }) {
     </label>`;
 }
 
-// `file` is the chosen File object or null; `error` what the server said about this field.
-export function FilePicker({ id, label, hint, file, files, error, onFile }) {
+// `file` is the chosen File object or null; `error` what the server said about this field; `view` see FileReport.
+export function FilePicker({ id, label, hint, file, files, error, view, onFile }) {
     const upload = useUpload(onFile);
     const errorId = `${id}-error`;
     return html`<div class="file-picker">
@@ -135,7 +135,7 @@ export function FilePicker({ id, label, hint, file, files, error, onFile }) {
             ? html`<${Sending} upload=${upload} label=${label} />`
             : file
               ? html`<div class="chosen">
-                    <${FileReport} file=${file} />
+                    <${FileReport} file=${file} view=${view} />
                     <button type="button" class="link" onClick=${() => onFile(null)}>Choose another file</button>
                 </div>`
               : html`<${DropZone}

@@ -3,16 +3,18 @@
 // Good news in one line with the first rows below; bad news as a table of line, field and reason, so that a person can
 // go to that line in an editor. The words are the server's own.
 import { html } from "../lib/html.js";
+import { dataHref } from "../lib/router.js";
 import { RowPreview } from "./row_preview.js";
 import { formatBytes, formatNumber } from "../lib/format.js";
 
 const ERRORS_SHOWN = 50;
-const FORMATS = {
+export const FORMATS = {
     messages: "chat messages",
     prompt_completion: "prompt and completion",
     text: "plain text",
     alpaca: "Alpaca instructions",
     sharegpt: "ShareGPT conversations",
+    preference: "preference pairs",
 };
 
 export const reportOf = (file) => file?.plimsoll ?? {};
@@ -52,7 +54,15 @@ function Problems({ file, errors }) {
     </div>`;
 }
 
-export function FileReport({ file }) {
+// Opens beside a form, so that what is filled in there stays; `rel=opener` lets the new page use the access key.
+function LookInside({ file, view }) {
+    return html`<p>
+        <a href=${dataHref(file.id, view)} target="_blank" rel="opener">See what is learned from each row</a>
+    </p>`;
+}
+
+// `view` is how the file is going to be read: model, mask, max_length.
+export function FileReport({ file, view }) {
     const report = reportOf(file);
     const errors = report.errors ?? [];
     const rows = report.first_rows ?? [];
@@ -69,6 +79,7 @@ export function FileReport({ file }) {
             ${formatNumber(report.rows_extra_keys)} rows have members that this format does not know; they are not used.
         </p>`}
         ${hasErrors(file) && html`<${Problems} file=${file} errors=${errors} />`}
+        <${LookInside} file=${file} view=${view} />
         ${rows.length > 0 &&
         html`<details open=${!hasErrors(file)}>
             <summary>First rows</summary>

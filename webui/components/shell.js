@@ -52,6 +52,7 @@ export function Header({ page }) {
             <a class="brand" href="#/"><${LoadLine} /><span>Plimsoll</span></a>
             <nav aria-label="Main">
                 <${NavLink} href="#/" here=${page === "jobs"}>Jobs<//>
+                <${NavLink} href="#/data" here=${page === "files" || page === "data"}>Data<//>
                 <${NavLink} href="#/system" here=${page === "system"}>System<//>
             </nav>
             <a class="button primary small" href="#/new">New job</a>

@@ -2,6 +2,7 @@
 //
 // What is copied is the run spec itself: it alone reproduces the run.
 import { html, useState } from "../lib/html.js";
+import { dataHref } from "../lib/router.js";
 
 const SAID_MS = 2_500;
 
@@ -40,6 +41,18 @@ export function CopyButton({ text, label }) {
     </span>`;
 }
 
+// How the job read its file, for the data page: what decides what a row becomes, where it was set.
+function viewOf(job) {
+    const data = job.plimsoll.spec.data ?? {};
+    const view = { model: job.model, mask: data.mask, max_length: data.max_length };
+    const set = ["parse_special", "split_turns", "merge_turns"].filter((key) => data[key] === true);
+    set.forEach((key) => (view[key] = true));
+    if (data.invalid_utf8 === "replace") {
+        view.invalid_utf8 = data.invalid_utf8;
+    }
+    return view;
+}
+
 export function SpecView({ job }) {
     const spec = job.plimsoll?.spec;
     if (!spec) {
@@ -51,6 +64,7 @@ export function SpecView({ job }) {
             <h2>Settings</h2>
             <span class="actions">
                 <${CopyButton} text=${text} label="Copy as JSON" />
+                <a class="button small" href=${dataHref(job.training_file, viewOf(job))}>See its data</a>
                 <a class="button small" href=${`#/new?from=${encodeURIComponent(job.id)}`}>Run again with changes</a>
             </span>
         </div>

@@ -183,6 +183,8 @@ export class JobFeed {
             this.show({ step, total_steps, epoch, loss, tokens_per_second });
         } else if (name === "phase") {
             this.show({ phase: event.phase });
+        } else if (name === "progress") {
+            this.show({ phase: `encoding the data, ${Math.round((100 * event.bytes) / event.bytes_total)} %` });
         } else if (name === "checkpoint") {
             this.later(() => this.refreshCheckpoints().catch(() => {}), 500);
         } else if (name === "done" || name === "error") {

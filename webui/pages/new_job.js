@@ -8,6 +8,7 @@ import { ErrorNote, Loading } from "../components/alert.js";
 import { FilePicker } from "../components/file_picker.js";
 import { hasErrors } from "../components/file_report.js";
 import { FirstFields, MoreFields } from "../components/spec_form.js";
+import { READING_KEYS } from "../lib/tokens.js";
 import { buildSpec, fieldOfParam, fieldsFromSpec } from "../lib/spec.js";
 import { formatBytes, formatCount } from "../lib/format.js";
 import { goTo, jobHref } from "../lib/router.js";
@@ -43,12 +44,12 @@ function useMaterial(from) {
     return { ...material, again: () => setAttempt((n) => n + 1) };
 }
 
-function firstForm({ models, keys, files, job }) {
+function firstForm({ models, keys, files, job }, file) {
     const fileOf = (id) => files.find((file) => file.id === id) ?? null;
     if (!job) {
         return {
             model: models.length === 1 ? models[0].id : "",
-            training: null,
+            training: fileOf(file),
             validation: null,
             suffix: "",
             fields: {},
@@ -176,12 +177,20 @@ function Section({ number, title, note, children }) {
     </section>`;
 }
 
+// How the chosen file is going to be read: what of the form the data page takes.
+function viewOf({ model, fields }) {
+    const own = Object.entries(fields)
+        .filter(([path, value]) => READING_KEYS.has(path.replace("data.", "")) && value !== undefined && value !== "")
+        .map(([path, value]) => [path.replace("data.", ""), String(value)]);
+    return Object.fromEntries([...(model ? [["model", model]] : []), ...own]);
+}
+
 function Data({ form, set, errors, known }) {
     const files = useMemo(() => known.filter((file) => !hasErrors(file)), [known]);
     return html`<${Section}
         number="1"
         title="Data"
-        note="JSONL: chat messages, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
+        note="JSONL or CSV: chats, prompt and completion, text, Alpaca or ShareGPT. The format is found by itself."
     >
         <${FilePicker}
             id="training_file"
@@ -190,6 +199,7 @@ function Data({ form, set, errors, known }) {
             file=${form.training}
             files=${files}
             error=${errors.training_file}
+            view=${viewOf(form)}
             onFile=${(file) => set("training", "training_file", file)}
         />
         <details open=${Boolean(form.validation) || undefined}>
@@ -203,6 +213,7 @@ function Data({ form, set, errors, known }) {
                 file=${form.validation}
                 files=${files}
                 error=${errors.validation_file}
+                view=${viewOf(form)}
                 onFile=${(file) => set("validation", "validation_file", file)}
             />
         </details>
@@ -245,8 +256,8 @@ function Start({ busy, failure, known }) {
     </div>`;
 }
 
-function Form({ material }) {
-    const [form, setForm] = useState(() => firstForm(material));
+function Form({ material, file }) {
+    const [form, setForm] = useState(() => firstForm(material, file));
     const { errors, failure, busy, refusals, start, forget } = useStart(material.keys);
     const element = useRef(null);
     useFocusOnError(element, refusals);
@@ -284,7 +295,8 @@ function Form({ material }) {
     </form>`;
 }
 
-export function NewJobPage({ from }) {
+// `from`: a job to repeat; `file`: a file to begin with.
+export function NewJobPage({ from, file }) {
     const material = useMaterial(from);
     return html`
         <div class="page-head"><h1 tabindex="-1">${from ? "Run again with changes" : "New job"}</h1></div>
@@ -292,7 +304,7 @@ export function NewJobPage({ from }) {
         html`<${ErrorNote} error=${material.error} title="The form could not be prepared">
             <button class="button small" onClick=${material.again}>Try again</button>
         <//>`}
-        ${material.ready && html`<${Form} material=${material} />`}
+        ${material.ready && html`<${Form} material=${material} file=${file} />`}
         ${!material.ready && !material.error && html`<${Loading} what="models and settings" />`}
     `;
 }
