@@ -182,7 +182,7 @@ static void compare(struct gpu_test *t, const struct attention_case *a, struct g
     gpu_compare(t, &rows, what, array == a->out ? 0 : 2 * gpu_tolerance(array->dtype));
 }
 
-/* Where every document is one token, dS is zero but for the rounding of dout * out. */
+/* Where every token sees itself alone, dS is zero but for the rounding of dout * out. */
 static void expect_zeros(struct gpu_test *t, const struct gpu_array *array, const char *what) {
     float *got = gpu_read(t, array, SIDE_GPU);
     for (int64_t i = 0; i < array->rows * array->cols; i++) {
@@ -231,7 +231,7 @@ static enum status backward_case(struct gpu_test *t, const struct gpu_case *c, s
     TRY(gpu_run(t, run_forward, &a, e));
     compare_forward(t, &a);
     TRY(gpu_run(t, run_backward, &a, e));
-    if (a.max_seqlen > 1) {
+    if (a.max_seqlen > 1 && c->n[5] != 1) {
         compare(t, &a, a.dq, "dq");
         compare(t, &a, a.dk, "dk");
     } else {
