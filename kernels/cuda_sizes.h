@@ -13,18 +13,27 @@ extern "C" {
 #endif
 
 /* The parts of the backward attention's scratch, in the order in which they lie in it. Offsets in
- * bytes, multiples of 512; a part of no bytes is not used. */
+ * bytes, multiples of 512; a part of no bytes is not used. Where cuDNN may run, the parts have
+ * CUDA_LIBRARY_ROWS tokens more than T, since cuDNN works in tiles. */
 struct cuda_attention_parts {
-    int64_t delta;   /* [H, T] f32: sum over d of dout * out */
+    int64_t delta;   /* f32, a number a token and head: sum over d of dout * out */
     int64_t dq;      /* [T, H*D] f32: where dq is summed before it is rounded */
-    int64_t dkv;     /* four of [T, H*D] in two bytes: what cuDNN writes before it is copied */
+    int64_t stats;   /* [T, H] f32: cuDNN's copy of lse */
+    int64_t dkv;     /* ours: [2, T, H*D] f32; or cuDNN's tensors in two bytes, `wide` first */
+    int64_t wide;    /* six of [T, H*D]: q, out, dout, dq; dk and dv by query head */
+    int64_t narrow;  /* four of [T, K*D]: k, v, dk, dv */
     int64_t library; /* CUDA_LIBRARY_SCRATCH bytes that cuDNN may want */
     int64_t bytes;   /* all of it */
+    int64_t wide_stride, narrow_stride; /* bytes from one to the next */
 };
 
-enum { CUDA_LIBRARY_SCRATCH = 32 << 20 };
+enum { CUDA_LIBRARY_SCRATCH = 32 << 20, CUDA_LIBRARY_ROWS = 256, CUDA_LIBRARY_HEAD_DIM_MAX = 128 };
 
-/* For bf16 and f16; f32 has delta and dq only. Looks at sizes and dtype, at no pointer. */
+/* Whether cuDNN could take an attention of this dtype, head_dim and softcap, on some card. */
+bool cuda_sizes_library_takes(const struct attention_args *args);
+
+/* Looks at sizes and dtype, at no pointer. f32 has delta and dq only; what cuDNN cannot take has
+ * nothing of its. */
 struct cuda_attention_parts cuda_attention_parts(const struct attention_args *args);
 
 /* The answer of the attention_scratch slot for kind DEVICE_CUDA. */

@@ -1,18 +1,20 @@
 /* cudnn.c - finding cuDNN at run time, and running plans.
  *
  * Only what is linked to nothing else is used: the graph part of the library, through dlopen, so
- * that the program starts without it. A library older than 9.10 is left alone: its attention wants
- * other graphs. */
+ * that the program starts without it. A library older than 9.10.2 is left alone: its attention
+ * wants other graphs, and the backward of 9.10.0 and 9.10.1 is known to be wrong.
+ *
+ * PLIMSOLL_CUDNN=0 in the environment switches it off; =all takes shapes that cudnn_attention.c has
+ * not proven, to prove them. */
 #include "kernels/cuda/cudnn.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
 
-enum { VERSION_MIN = 91000 };
+enum { VERSION_MIN = 91002 };
 
 static bool find(struct cuda_dnn *dnn, const char *name, void *to) {
     void *const symbol = dlsym(dnn->library, name);
@@ -43,7 +45,8 @@ enum status cuda_dnn_open(struct device *device, struct err *e) {
     (void)e; /* a machine without cuDNN is not an error: our own kernels take over */
     struct cuda_state *const state = cuda_state_of(device);
     state->dnn = NULL;
-    if (state->capability < 90 || getenv("PLIMSOLL_NO_CUDNN")) return STATUS_OK;
+    const char *const wish = cuda_environment("PLIMSOLL_CUDNN");
+    if (state->capability < 90 || (wish && strcmp(wish, "0") == 0)) return STATUS_OK;
     struct cuda_dnn *const dnn = mem_new(1, sizeof *dnn);
     *dnn = (struct cuda_dnn){.library = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL)};
     if (!dnn->library || !find_all(dnn) || dnn->get_version() < VERSION_MIN ||
@@ -52,6 +55,7 @@ enum status cuda_dnn_open(struct device *device, struct err *e) {
         return STATUS_OK;
     }
     dnn->version = (int64_t)dnn->get_version();
+    dnn->takes_unproven = wish && strcmp(wish, "all") == 0;
     if (dnn->set_stream(dnn->handle, state->stream) != CUDNN_STATUS_SUCCESS) {
         dnn->destroy(dnn->handle);
         discard(dnn);

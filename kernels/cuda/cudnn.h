@@ -15,10 +15,11 @@
 struct cuda_dnn {
     void *library;
     cudnnHandle_t handle;
-    int64_t version; /* 91900 for 9.19.0 */
+    int64_t version;     /* 91900 for 9.19.0 */
+    bool takes_unproven; /* PLIMSOLL_CUDNN=all */
     struct dnn_plan *plans;
     int64_t plan_count, plan_capacity;
-    char reason[256]; /* why the last refused shape was refused */
+    char reason[256]; /* why the last shape was refused */
     size_t (*get_version)(void);
     cudnnStatus_t (*create)(cudnnHandle_t *);
     cudnnStatus_t (*destroy)(cudnnHandle_t);
@@ -109,8 +110,9 @@ struct dnn_run {
 enum status dnn_execute(struct device *device, const struct dnn_run *run, const char *what,
                         struct err *e);
 
-/* cudnn_attention.c: whether cuDNN takes this attention, and the attention itself. A shape that was
- * refused once is remembered. */
+/* cudnn_attention.c: whether cuDNN takes this attention (the version and the layout of documents
+ * proven, a plan in both directions), and the attention itself. A shape that was refused once is
+ * remembered. */
 bool cuda_dnn_supports(struct device *device, const struct attention_args *args);
 enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
                                struct err *e);

@@ -1,18 +1,41 @@
-/* cudnn_attention.c - attention through cuDNN: plans by shape, and the scratch they work in.
+/* cudnn_attention.c - attention through cuDNN: which shapes, plans by shape, and the scratch they
+ * work in.
  *
  * Capacities are rounded up to powers of two, so that a run with packed rows needs a handful of
  * plans. Building one takes the library a good part of a second; it happens at the first use of a
- * shape, and a refusal is remembered like a plan. The gradients come out without gaps and are copied
- * to where they belong: the library sums grouped heads in a layout of its own. */
+ * shape, and a refusal is remembered like a plan. The backward works on copies without gaps between
+ * rows and with zeros behind the last token, and its gradients are copied to where they belong: see
+ * cudnn_sdpa.h for why. */
 #include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
+#include "kernels/cuda/cudnn_copy.h"
 #include "kernels/cuda/cudnn_offsets.h"
 #include "kernels/cuda/cudnn_sdpa.h"
 #include "kernels/cuda_sizes.h"
 
-enum { LENGTH_MIN = 64, HEAD_DIM_MAX = 128, OFFSET_COUNT = SDPA_LENGTH_Q, PART = 512 };
+enum { LENGTH_MIN = 64, TILE = 128, OFFSET_COUNT = SDPA_LENGTH_Q, PART = 512 };
+
+/* What the documents of a call look like to the library, each harder than the one before. */
+enum layout {
+    LAYOUT_NONE,
+    LAYOUT_ONE,   /* one document of whole tiles, as long as the plan's capacity */
+    LAYOUT_EQUAL, /* several such, as many as the plan's capacity */
+    LAYOUT_ANY    /* any lengths, empty documents included */
+};
+
+/* The hardest layout for which cases_cudnn.c found out, dq, dk and dv right on such a card. Nothing
+ * is taken on trust: a library outside of this table, or a harder layout, leaves attention to our
+ * own kernels. 9.14 is not here: with an older form of the graph its backward ended in illegal
+ * memory accesses. */
+static const struct {
+    int capability;
+    int64_t first, last; /* versions, as the library counts them */
+    enum layout right;
+} PROVEN[] = {
+    {90, 91900, 91999, LAYOUT_ONE},
+};
 
 struct dnn_plan {
     struct sdpa_shape shape;
@@ -29,7 +52,28 @@ static int64_t power_of_two(int64_t at_least, int64_t value) {
     return p;
 }
 
-static struct sdpa_shape shape_of(const struct attention_args *a, bool backward, int64_t ld_dout) {
+static enum layout layout_of(const struct attention_args *a) {
+    const int64_t length = a->max_seqlen;
+    const bool whole = length % TILE == 0 && power_of_two(LENGTH_MIN, length) == length &&
+                       a->segments * length == a->tokens;
+    if (!whole || power_of_two(1, a->segments) != a->segments) return LAYOUT_ANY;
+    return a->segments == 1 ? LAYOUT_ONE : LAYOUT_EQUAL;
+}
+
+static bool is_proven(struct device *device, const struct attention_args *args) {
+    const struct cuda_state *const state = cuda_state_of(device);
+    enum layout right = LAYOUT_NONE;
+    for (size_t i = 0; i < sizeof PROVEN / sizeof *PROVEN; i++) {
+        if (state->capability == PROVEN[i].capability && state->dnn->version >= PROVEN[i].first &&
+            state->dnn->version <= PROVEN[i].last)
+            right = PROVEN[i].right;
+    }
+    return state->dnn->takes_unproven || layout_of(args) <= right;
+}
+
+/* The forward reads and writes the caller's arrays, the backward copies without gaps. */
+static struct sdpa_shape shape_of(const struct attention_args *a, bool backward) {
+    const int64_t wide = a->heads * a->head_dim, narrow = a->kv_heads * a->head_dim;
     return (struct sdpa_shape){.backward = backward,
                                .half = a->dtype == DTYPE_F16,
                                .documents = power_of_two(1, a->segments),
@@ -37,11 +81,10 @@ static struct sdpa_shape shape_of(const struct attention_args *a, bool backward,
                                .heads = a->heads,
                                .kv_heads = a->kv_heads,
                                .head_dim = a->head_dim,
-                               .ld_q = a->ld_q,
-                               .ld_k = a->ld_k,
-                               .ld_v = a->ld_v,
-                               .ld_out = a->ld_out,
-                               .ld_dout = ld_dout,
+                               .ld_q = backward ? wide : a->ld_q,
+                               .ld_k = backward ? narrow : a->ld_k,
+                               .ld_v = backward ? narrow : a->ld_v,
+                               .ld_out = backward ? wide : a->ld_out,
                                .window = a->window < a->max_seqlen ? a->window : 0};
 }
 
@@ -102,10 +145,14 @@ static int64_t largest(const struct attention_args *a) {
     return most;
 }
 
+static bool has_plan(struct cuda_dnn *dnn, const struct attention_args *args, bool backward) {
+    const struct sdpa_shape shape = shape_of(args, backward);
+    return plan_for(dnn, &shape)->plan != NULL;
+}
+
 bool cuda_dnn_supports(struct device *device, const struct attention_args *args) {
     struct cuda_dnn *const dnn = cuda_state_of(device)->dnn;
-    if (!dnn || args->dtype == DTYPE_F32 || args->softcap > 0) return false;
-    if (args->head_dim % 8 != 0 || args->head_dim > HEAD_DIM_MAX) return false;
+    if (!dnn || !cuda_sizes_library_takes(args) || !is_proven(device, args)) return false;
     if (device->deterministic) return false; /* its backward adds in any order */
     if (!aligned(args->q, args->ld_q) || !aligned(args->k, args->ld_k) ||
         !aligned(args->v, args->ld_v) || !aligned(args->out, args->ld_out))
@@ -113,10 +160,7 @@ bool cuda_dnn_supports(struct device *device, const struct attention_args *args)
     if ((args->tokens + 1) * largest(args) > INT32_MAX) return false; /* offsets are 32 bits */
     if (offsets_bytes(power_of_two(1, args->segments)) > CUDA_LIBRARY_SCRATCH / 2) return false;
     /* Both directions or none: they share the layout of the statistics. */
-    const struct sdpa_shape there = shape_of(args, false, 0);
-    if (!plan_for(dnn, &there)->plan) return false;
-    const struct sdpa_shape back = shape_of(args, true, args->ld_out);
-    return plan_for(dnn, &back)->plan != NULL;
+    return has_plan(dnn, args, false) && has_plan(dnn, args, true);
 }
 
 /* What one call gives to its plan. */
@@ -143,10 +187,7 @@ static enum status give_inputs(struct device *device, struct call *c, const stru
                                       [SDPA_OFFSET_K] = s->ld_k,
                                       [SDPA_OFFSET_V] = s->ld_v,
                                       [SDPA_OFFSET_OUT] = s->ld_out,
-                                      [SDPA_OFFSET_STATS] = s->heads,
-                                      [SDPA_OFFSET_DOUT] = s->ld_dout,
-                                      [SDPA_OFFSET_DQ] = s->heads * s->head_dim,
-                                      [SDPA_OFFSET_DKV] = s->kv_heads * s->head_dim};
+                                      [SDPA_OFFSET_STATS] = s->heads};
     const struct cuda_dnn_documents documents = {
         .cu_seqlens = a->cu_seqlens, .segments = a->segments, .capacity = s->documents};
     int32_t *const table = (int32_t *)library;
@@ -169,15 +210,6 @@ static void give_constants(struct call *c, const struct dnn_plan *plan) {
     give(c, plan, SDPA_ONE, &c->one);
 }
 
-static void give_tensors(struct call *c, const struct dnn_plan *plan,
-                         const struct attention_args *a) {
-    give(c, plan, SDPA_Q, a->q);
-    give(c, plan, SDPA_K, a->k);
-    give(c, plan, SDPA_V, a->v);
-    give(c, plan, SDPA_OUT, a->out);
-    give(c, plan, SDPA_STATS, a->lse);
-}
-
 static enum status execute(struct device *device, const struct call *c, const struct dnn_plan *plan,
                            char *library, const char *what, struct err *e) {
     const struct dnn_run run = {.plan = plan->plan,
@@ -190,57 +222,121 @@ static enum status execute(struct device *device, const struct call *c, const st
 
 enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
                                struct err *e) {
-    const struct sdpa_shape shape = shape_of(args, false, 0);
+    const struct sdpa_shape shape = shape_of(args, false);
     const struct dnn_plan *const plan = plan_for(cuda_state_of(device)->dnn, &shape);
     struct call c = {
         .scale = args->scale, .masked = -INFINITY, .window = (float)shape.window, .one = 1};
     TRY(give_inputs(device, &c, plan, args, args->scratch, e));
     give_constants(&c, plan);
-    give_tensors(&c, plan, args);
+    give(&c, plan, SDPA_Q, args->q);
+    give(&c, plan, SDPA_K, args->k);
+    give(&c, plan, SDPA_V, args->v);
+    give(&c, plan, SDPA_OUT, args->out);
+    give(&c, plan, SDPA_STATS, args->lse);
     return execute(device, &c, plan, args->scratch, "attention (cuDNN)", e);
 }
 
-/* Rows of `width` elements without gaps to rows `ld` apart. */
-static enum status spread(struct device *device, void *to, int64_t ld, const void *from,
-                          int64_t width, int64_t rows, struct err *e) {
-    enum { HALF = 2 };
-    return cuda_check(device,
-                      cudaMemcpy2DAsync(to, (size_t)(ld * HALF), from, (size_t)(width * HALF),
-                                        (size_t)(width * HALF), (size_t)rows,
-                                        cudaMemcpyDeviceToDevice, cuda_state_of(device)->stream),
-                      "attention backward: gradients", e);
+/* The backward's scratch: see struct cuda_attention_parts. */
+struct staged {
+    char *q, *out, *dout, *dq, *dk_heads, *dv_heads, *k, *v, *dk, *dv;
+    char *sum, *dq32, *stats, *library;
+    int64_t f32_bytes, stats_bytes; /* of sum, dq32 and stats together; of the numbers in stats */
+};
+
+static struct staged stage(const struct attention_args *a) {
+    const struct cuda_attention_parts parts = cuda_attention_parts(a);
+    char *const base = a->scratch;
+    char *const wide = base + parts.wide, *const narrow = base + parts.narrow;
+    return (struct staged){
+        .q = wide,
+        .out = wide + parts.wide_stride,
+        .dout = wide + 2 * parts.wide_stride,
+        .dq = wide + 3 * parts.wide_stride,
+        .dk_heads = wide + 4 * parts.wide_stride,
+        .dv_heads = wide + 5 * parts.wide_stride,
+        .k = narrow,
+        .v = narrow + parts.narrow_stride,
+        .dk = narrow + 2 * parts.narrow_stride,
+        .dv = narrow + 3 * parts.narrow_stride,
+        .sum = base + parts.delta,
+        .dq32 = base + parts.dq,
+        .stats = base + parts.stats,
+        .library = base + parts.library,
+        .f32_bytes = parts.wide - parts.delta,
+        .stats_bytes = a->tokens * a->heads * (int64_t)sizeof(float),
+    };
+}
+
+/* Fills what the library reads. The sums begin as zeros, and behind the last token everything is
+ * zero: whole tiles are read, and what is masked is still multiplied. */
+static enum status copy_in(struct device *device, const struct attention_backward_args *args,
+                           const struct staged *at, struct err *e) {
+    const struct attention_args *const a = &args->forward;
+    const int64_t wide = a->heads * a->head_dim, narrow = a->kv_heads * a->head_dim;
+    const int64_t rows = a->tokens, slack = CUDA_LIBRARY_ROWS;
+    const struct cuda_dnn_copy copies[] = {
+        {a->q, at->q, a->ld_q, wide, wide, rows, slack},
+        {a->k, at->k, a->ld_k, narrow, narrow, rows, slack},
+        {a->v, at->v, a->ld_v, narrow, narrow, rows, slack},
+        {a->out, at->out, a->ld_out, wide, wide, rows, slack},
+        {args->dout, at->dout, args->ld_dout, wide, wide, rows, slack},
+    };
+    cudaStream_t stream = cuda_state_of(device)->stream;
+    const char *const what = "attention backward: copies for cuDNN";
+    TRY(cuda_check(device, cudaMemsetAsync(at->sum, 0, (size_t)at->f32_bytes, stream), what, e));
+    TRY(cuda_check(device,
+                   cudaMemcpyAsync(at->stats, a->lse, (size_t)at->stats_bytes,
+                                   cudaMemcpyDeviceToDevice, stream),
+                   what, e));
+    return cuda_check(device, cuda_dnn_copy(stream, copies, sizeof copies / sizeof *copies), what,
+                      e);
+}
+
+static enum status copy_out(struct device *device, const struct attention_backward_args *args,
+                            const struct staged *at, struct err *e) {
+    const struct attention_args *const a = &args->forward;
+    const int64_t wide = a->heads * a->head_dim, narrow = a->kv_heads * a->head_dim;
+    const struct cuda_dnn_copy copies[] = {
+        {at->dq, args->dq, wide, args->ld_dq, wide, a->tokens, 0},
+        {at->dk, args->dk, narrow, args->ld_dk, narrow, a->tokens, 0},
+        {at->dv, args->dv, narrow, args->ld_dv, narrow, a->tokens, 0},
+    };
+    return cuda_check(
+        device,
+        cuda_dnn_copy(cuda_state_of(device)->stream, copies, sizeof copies / sizeof *copies),
+        "attention backward: gradients", e);
+}
+
+static void give_staged(struct call *c, const struct dnn_plan *plan, const struct staged *at) {
+    give(c, plan, SDPA_Q, at->q);
+    give(c, plan, SDPA_K, at->k);
+    give(c, plan, SDPA_V, at->v);
+    give(c, plan, SDPA_OUT, at->out);
+    give(c, plan, SDPA_STATS, at->stats);
+    give(c, plan, SDPA_DOUT, at->dout);
+    give(c, plan, SDPA_SUM, at->sum);
+    give(c, plan, SDPA_DQ32, at->dq32);
+    give(c, plan, SDPA_DK_HEADS, at->dk_heads);
+    give(c, plan, SDPA_DV_HEADS, at->dv_heads);
+    give(c, plan, SDPA_DQ, at->dq);
+    give(c, plan, SDPA_DK, at->dk);
+    give(c, plan, SDPA_DV, at->dv);
 }
 
 enum status cuda_dnn_attention_backward(struct device *device,
                                         const struct attention_backward_args *args, struct err *e) {
     const struct attention_args *const a = &args->forward;
-    const struct sdpa_shape shape = shape_of(a, true, args->ld_dout);
+    const struct sdpa_shape shape = shape_of(a, true);
     const struct dnn_plan *const plan = plan_for(cuda_state_of(device)->dnn, &shape);
-    FAIL_IF(!plan->plan, STATUS_DEVICE, "attention backward: cuDNN refuses this shape: %s",
-            cuda_state_of(device)->dnn->reason);
-    const struct cuda_attention_parts parts = cuda_attention_parts(a);
-    const int64_t wide = a->tokens * a->heads * a->head_dim * 2;
-    const int64_t narrow = a->tokens * a->kv_heads * a->head_dim * 2;
-    char *const base = a->scratch, *const library = base + parts.library;
-    char *const grouped = base + parts.dkv; /* dk, dv by query head, dq, dk, dv */
-    char *const dq = grouped + (a->heads == a->kv_heads ? 0 : 2 * wide), *const dk = dq + wide,
-                *const dv = dk + narrow;
+    const struct staged at = stage(a);
     struct call c = {
         .scale = a->scale, .masked = -INFINITY, .window = (float)shape.window, .one = 1};
-    TRY(give_inputs(device, &c, plan, a, library, e));
+    FAIL_IF(!plan->plan, STATUS_DEVICE, "attention backward: cuDNN refuses this shape: %s",
+            cuda_state_of(device)->dnn->reason);
+    TRY(copy_in(device, args, &at, e));
+    TRY(give_inputs(device, &c, plan, a, at.library, e));
     give_constants(&c, plan);
-    give_tensors(&c, plan, a);
-    give(&c, plan, SDPA_DOUT, args->dout);
-    give(&c, plan, SDPA_SUM, base + parts.delta);
-    give(&c, plan, SDPA_DQ32, base + parts.dq);
-    give(&c, plan, SDPA_DK_HEADS, grouped);
-    give(&c, plan, SDPA_DV_HEADS, grouped + wide);
-    give(&c, plan, SDPA_DQ, dq);
-    give(&c, plan, SDPA_DK, dk);
-    give(&c, plan, SDPA_DV, dv);
-    TRY(execute(device, &c, plan, library, "attention backward (cuDNN)", e));
-    const int64_t query = a->heads * a->head_dim, key = a->kv_heads * a->head_dim;
-    TRY(spread(device, args->dq, args->ld_dq, dq, query, a->tokens, e));
-    TRY(spread(device, args->dk, args->ld_dk, dk, key, a->tokens, e));
-    return spread(device, args->dv, args->ld_dv, dv, key, a->tokens, e);
+    give_staged(&c, plan, &at);
+    TRY(execute(device, &c, plan, at.library, "attention backward (cuDNN)", e));
+    return copy_out(device, args, &at, e);
 }

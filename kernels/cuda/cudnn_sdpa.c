@@ -38,6 +38,12 @@ static tensor numbers(struct builder *b, enum sdpa_role role, int64_t count) {
                      .dtype = CUDNN_DATA_INT32, .dim = {count, 1, 1, 1}, .stride = {1, 1, 1, 1}});
 }
 
+/* Where the sequences begin; the tensors that have them in common share one descriptor. */
+static tensor offsets_of(struct builder *b, enum sdpa_role role) {
+    if (b->uid[role] > 0) return &b->g->tensors[b->uid[role] - 1];
+    return numbers(b, role, b->shape->documents + 1);
+}
+
 /* [documents, heads, length, width] with tokens `ld` apart, beginning at the given offsets. */
 static tensor sequences(struct builder *b, enum sdpa_role role, enum sdpa_role offsets,
                         cudnnDataType_t dtype, int64_t heads, int64_t ld) {
@@ -45,7 +51,7 @@ static tensor sequences(struct builder *b, enum sdpa_role role, enum sdpa_role o
     const struct dnn_tensor_spec spec = {.dtype = dtype,
                                          .dim = {s->documents, heads, s->length, s->head_dim},
                                          .stride = {s->length * ld, s->head_dim, ld, 1},
-                                         .ragged = numbers(b, offsets, s->documents + 1)};
+                                         .ragged = offsets_of(b, offsets)};
     return named(b, role, &spec);
 }
 
@@ -56,17 +62,17 @@ static tensor transposed(struct builder *b, enum sdpa_role role, enum sdpa_role 
     const struct dnn_tensor_spec spec = {.dtype = b->io,
                                          .dim = {s->documents, s->kv_heads, s->head_dim, s->length},
                                          .stride = {s->length * ld, s->head_dim, 1, ld},
-                                         .ragged = numbers(b, offsets, s->documents + 1)};
+                                         .ragged = offsets_of(b, offsets)};
     return named(b, role, &spec);
 }
 
 /* One f32 a row and head, tokens first. */
-static tensor statistics(struct builder *b, enum sdpa_role role, tensor offsets) {
+static tensor statistics(struct builder *b, enum sdpa_role role) {
     const struct sdpa_shape *const s = b->shape;
     const struct dnn_tensor_spec spec = {.dtype = CUDNN_DATA_FLOAT,
                                          .dim = {s->documents, s->heads, s->length, 1},
                                          .stride = {s->length * s->heads, 1, s->heads, 1},
-                                         .ragged = offsets};
+                                         .ragged = offsets_of(b, SDPA_OFFSET_STATS)};
     return named(b, role, &spec);
 }
 
@@ -146,8 +152,7 @@ static void forward(struct builder *b) {
     const struct sdpa_shape *const s = b->shape;
     b->v = sequences(b, SDPA_V, SDPA_OFFSET_V, b->io, s->kv_heads, s->ld_v);
     tensor out = sequences(b, SDPA_OUT, SDPA_OFFSET_OUT, b->io, s->heads, s->ld_out);
-    tensor offsets = numbers(b, SDPA_OFFSET_STATS, s->documents + 1);
-    b->stats = statistics(b, SDPA_STATS, offsets);
+    b->stats = statistics(b, SDPA_STATS);
     tensor x = matmul(b, b->q, b->k, b->length_q, b->length_kv, NULL);
     x = pointwise(b, CUDNN_POINTWISE_MUL, x, b->scale);
     x = mask_future(b, mask_padding(b, x));
@@ -172,7 +177,7 @@ static void forward(struct builder *b) {
 }
 
 /* rowsum(dO * O), kept in memory: two kernels use it. */
-static tensor output_dots(struct builder *b, tensor dout, tensor out, tensor offsets) {
+static tensor output_dots(struct builder *b, tensor dout, tensor out) {
     const struct sdpa_shape *const s = b->shape;
     const struct dnn_tensor_spec by_head = {.dtype = CUDNN_DATA_FLOAT,
                                             .dim = {s->documents, s->heads, s->length, s->head_dim},
@@ -187,7 +192,7 @@ static tensor output_dots(struct builder *b, tensor dout, tensor out, tensor off
                                                       .b = out,
                                                       .y = product});
     tensor dots = reduce(b, CUDNN_REDUCE_TENSOR_ADD, product);
-    tensor kept = statistics(b, SDPA_SUM, offsets);
+    tensor kept = statistics(b, SDPA_SUM);
     dnn_graph_pointwise(b->g, &(struct dnn_pointwise){.mode = CUDNN_POINTWISE_MUL,
                                                       .compute = CUDNN_DATA_FLOAT,
                                                       .x = dots,
@@ -209,57 +214,41 @@ static tensor turned(struct builder *b, tensor x) {
     return y;
 }
 
-/* *_heads and their sum over the group, or the gradient at once where heads are not grouped. */
-static void key_gradient(struct builder *b, tensor scores, tensor with, enum sdpa_role heads_role,
-                         tensor gradient) {
+/* What one gradient of keys or values is made of. */
+struct key_gradient {
+    enum sdpa_role role, heads_role, offsets; /* the gradient; by query head; where both begin */
+    int64_t ld;
+};
+
+/* scores^T with: by query head and summed over the group, or at once where heads are not grouped.
+ * The tensor by query head has the offsets of the gradient: the library multiplies them. */
+static void key_gradient(struct builder *b, const struct key_gradient *of, tensor scores,
+                         tensor with) {
     const struct sdpa_shape *const s = b->shape;
+    tensor gradient = sequences(b, of->role, of->offsets, b->io, s->kv_heads, of->ld);
     tensor to = gradient;
-    if (s->heads != s->kv_heads) {
-        struct dnn_tensor_spec spec = {
-            .dtype = b->io,
-            .dim = {s->documents, s->heads, s->length, s->head_dim},
-            .stride = {s->length * s->heads * s->head_dim, s->head_dim, s->heads * s->head_dim, 1},
-            .ragged = &b->g->tensors[b->uid[SDPA_OFFSET_DKV] - 1]};
-        to = named(b, heads_role, &spec);
-    }
+    if (s->heads != s->kv_heads)
+        to = sequences(b, of->heads_role, of->offsets, b->io, s->heads,
+                       of->ld * (s->heads / s->kv_heads));
     dnn_graph_matmul(
         b->g, &(struct dnn_matmul){
                   .a = turned(b, scores), .b = with, .c = to, .m = b->length_kv, .k = b->length_q});
     if (to != gradient) dnn_graph_reduce(b->g, CUDNN_REDUCE_TENSOR_ADD, to, gradient);
 }
 
-/* Contiguous [T, kv_heads*head_dim]; both share one row of offsets. */
-static tensor key_output(struct builder *b, enum sdpa_role role, tensor offsets) {
-    const struct sdpa_shape *const s = b->shape;
-    const int64_t ld = s->kv_heads * s->head_dim;
-    return named(
-        b, role,
-        &(struct dnn_tensor_spec){.dtype = b->io,
-                                  .dim = {s->documents, s->kv_heads, s->length, s->head_dim},
-                                  .stride = {s->length * ld, s->head_dim, ld, 1},
-                                  .ragged = offsets});
-}
-
 /* dQ = dS K, summed in f32 in memory and rounded at the end. */
 static void query_gradient(struct builder *b, tensor scores) {
     const struct sdpa_shape *const s = b->shape;
-    const int64_t ld = s->heads * s->head_dim;
-    tensor offsets = numbers(b, SDPA_OFFSET_DQ, s->documents + 1);
-    struct dnn_tensor_spec spec = {
+    const struct dnn_tensor_spec spec = {
         .dtype = b->io,
         .dim = {s->documents, s->kv_heads, s->length, s->head_dim},
         .stride = {b->k->stride[0], b->k->stride[1], b->k->stride[3], b->k->stride[2]},
         .is_virtual = true,
-        .ragged = &b->g->tensors[b->uid[SDPA_OFFSET_K] - 1]};
+        .ragged = offsets_of(b, SDPA_OFFSET_K)};
     tensor keys = dnn_graph_tensor(b->g, &spec);
     dnn_graph_reshape(b->g, b->k, keys);
-    struct dnn_tensor_spec query = {.dtype = CUDNN_DATA_FLOAT,
-                                    .dim = {s->documents, s->heads, s->length, s->head_dim},
-                                    .stride = {s->length * ld, s->head_dim, ld, 1},
-                                    .ragged = offsets};
-    tensor sum = named(b, SDPA_DQ32, &query);
-    query.dtype = b->io;
-    tensor dq = named(b, SDPA_DQ, &query);
+    tensor sum = sequences(b, SDPA_DQ32, SDPA_OFFSET_Q, CUDNN_DATA_FLOAT, s->heads, s->ld_q);
+    tensor dq = sequences(b, SDPA_DQ, SDPA_OFFSET_Q, b->io, s->heads, s->ld_q);
     dnn_graph_matmul(b->g,
                      &(struct dnn_matmul){
                          .a = scores, .b = keys, .c = sum, .m = b->length_q, .k = b->length_kv});
@@ -273,24 +262,23 @@ static void backward(struct builder *b) {
     const struct sdpa_shape *const s = b->shape;
     b->v = transposed(b, SDPA_V, SDPA_OFFSET_V, s->ld_v);
     tensor out = sequences(b, SDPA_OUT, SDPA_OFFSET_OUT, b->io, s->heads, s->ld_out);
-    tensor dout = sequences(b, SDPA_DOUT, SDPA_OFFSET_DOUT, b->io, s->heads, s->ld_dout);
-    tensor offsets = numbers(b, SDPA_OFFSET_STATS, s->documents + 1);
-    b->stats = statistics(b, SDPA_STATS, offsets);
-    tensor dkv = numbers(b, SDPA_OFFSET_DKV, s->documents + 1);
-    tensor dk = key_output(b, SDPA_DK, dkv), dv = key_output(b, SDPA_DV, dkv);
-    tensor dots = output_dots(b, dout, out, offsets);
+    tensor dout = sequences(b, SDPA_DOUT, SDPA_OFFSET_OUT, b->io, s->heads, s->ld_out);
+    b->stats = statistics(b, SDPA_STATS);
+    const struct key_gradient dk = {SDPA_DK, SDPA_DK_HEADS, SDPA_OFFSET_K, s->ld_k};
+    const struct key_gradient dv = {SDPA_DV, SDPA_DV_HEADS, SDPA_OFFSET_V, s->ld_v};
+    tensor dots = output_dots(b, dout, out);
     tensor x = matmul(b, b->q, b->k, b->length_q, b->length_kv, NULL);
     x = pointwise(b, CUDNN_POINTWISE_MUL, x, b->scale);
     x = mask_padding(b, x);
     x = pointwise(b, CUDNN_POINTWISE_SUB, x, b->stats);
     x = mask_future(b, x);
     tensor p = pointwise(b, CUDNN_POINTWISE_EXP, x, NULL);
-    key_gradient(b, p, dout, SDPA_DV_HEADS, dv);
+    key_gradient(b, &dv, p, dout);
     tensor dp = matmul(b, dout, b->v, b->length_q, b->length_kv, NULL);
     tensor ds = pointwise(b, CUDNN_POINTWISE_SUB, dp, dots);
     ds = pointwise(b, CUDNN_POINTWISE_MUL, ds, p);
     ds = pointwise(b, CUDNN_POINTWISE_MUL, ds, b->scale);
-    key_gradient(b, ds, b->q, SDPA_DK_HEADS, dk);
+    key_gradient(b, &dk, ds, b->q);
     query_gradient(b, ds);
 }
 

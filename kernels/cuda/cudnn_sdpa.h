@@ -3,7 +3,9 @@
  *
  * The order of the operations is a convention: cuDNN recognises attention by it and answers with one
  * fused kernel. Sequences lie in the tensors at offsets that are device data (ragged), so a plan
- * depends on capacities, not on the documents. */
+ * depends on capacities, not on the documents. The backward has no gaps between rows, and each
+ * gradient shares the offsets of its tensor, the sum of dq and dk and dv by query head included:
+ * where offsets of their own are given, the library does not always look at them. */
 #ifndef PLIMSOLL_KERNELS_CUDNN_SDPA_H
 #define PLIMSOLL_KERNELS_CUDNN_SDPA_H
 
@@ -14,7 +16,7 @@ struct sdpa_shape {
     int64_t backward, half; /* flags: backward pass; f16 rather than bf16 */
     int64_t documents, length;
     int64_t heads, kv_heads, head_dim;
-    int64_t ld_q, ld_k, ld_v, ld_out, ld_dout;
+    int64_t ld_q, ld_k, ld_v, ld_out; /* of dq, dk, dv and dout, too */
     int64_t window;
 };
 
@@ -25,9 +27,6 @@ enum sdpa_role {
     SDPA_OFFSET_V,
     SDPA_OFFSET_OUT,
     SDPA_OFFSET_STATS, /* times heads */
-    SDPA_OFFSET_DOUT,
-    SDPA_OFFSET_DQ,  /* times heads*head_dim */
-    SDPA_OFFSET_DKV, /* times kv_heads*head_dim */
     SDPA_LENGTH_Q,
     SDPA_LENGTH_KV,
     SDPA_Q,
@@ -41,9 +40,9 @@ enum sdpa_role {
     SDPA_DOUT,
     SDPA_ONE,
     SDPA_SUM,  /* [T, H] f32 */
-    SDPA_DQ32, /* [T, H*D] f32 */
+    SDPA_DQ32, /* [T, ld_q] f32 */
     SDPA_DK_HEADS,
-    SDPA_DV_HEADS, /* [T, H*D], for grouped heads */
+    SDPA_DV_HEADS, /* [T, ld * H/K], for grouped heads */
     SDPA_DQ,
     SDPA_DK,
     SDPA_DV,

@@ -86,13 +86,19 @@ static void test_device_null_cuda_plans_with_the_sizes_of_a_gpu(void **state) {
     assert_int_equal(device->workspace_bytes, 64 << 20);
     struct attention_args sizes = {
         .tokens = 100, .heads = 6, .kv_heads = 2, .head_dim = 64, .dtype = DTYPE_BF16};
-    /* 2400 bytes of delta fill 5 times 512; dq is 300 times 512, the library's gradients are twice
-     * that. */
-    const int64_t delta = 2560, dq = 153600, library = 32 << 20;
+    /* With the library's 256 tokens more, delta and stats are 356 * 6 numbers each, in 17 times
+     * 512; dq is f32; six tensors of 6 heads and four of 2 are in two bytes. */
+    const int64_t library = 32 << 20, row = 8704, element = 356 * 64;
+    const int64_t both = 2 * row + element * 6 * 4 + 6 * element * 6 * 2 + 4 * element * 2 * 2;
     assert_int_equal(device_attention_scratch(device, &sizes, false), library);
-    assert_int_equal(device_attention_scratch(device, &sizes, true), delta + 3 * dq + library);
+    assert_int_equal(device_attention_scratch(device, &sizes, true), both + library);
     sizes.dtype = DTYPE_F16;
-    assert_int_equal(device_attention_scratch(device, &sizes, true), delta + 3 * dq + library);
+    assert_int_equal(device_attention_scratch(device, &sizes, true), both + library);
+    /* What the library cannot take: delta in 5 times 512, and f32 for dq, dk and dv. */
+    const int64_t delta = 2560, dq = 153600;
+    sizes.softcap = 50;
+    assert_int_equal(device_attention_scratch(device, &sizes, false), 0);
+    assert_int_equal(device_attention_scratch(device, &sizes, true), delta + 3 * dq);
     sizes.dtype = DTYPE_F32;
     assert_int_equal(device_attention_scratch(device, &sizes, false), 0);
     assert_int_equal(device_attention_scratch(device, &sizes, true), delta + dq);
