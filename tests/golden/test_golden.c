@@ -1,11 +1,14 @@
 /* test_golden.c - goal: the engine computes what transformers and PEFT compute, for every family.
- * Method: the reference files in tests/golden/data are replayed on the CPU device in fp32 and
- * compared number by number.
+ * Method: the reference files in tests/golden/data are replayed and compared number by number, on
+ * the device and in the precision that golden_place names; a word after the program's name chooses
+ * tests ("llama/lora/...", * for any letters).
  *
- * Tolerances: logits 1e-4 absolute, loss 1e-5 relative, gradients and weights after ten steps 1e-4
- * relative L2 per tensor, trajectories 1e-4 relative. The largest seen is 3e-5, for weights: AdamW
- * divides by the gradient's own size, so an element whose gradient is near zero carries the
- * rounding of a different summation order into its full step. */
+ * Tolerances are golden_bounds. In fp32 the largest seen is 3e-5, for weights: AdamW divides by the
+ * gradient's own size, so an element whose gradient is near zero carries the rounding of a
+ * different summation order into its full step; hence narrow precisions compare curves, not the
+ * weights after them, and neither greedy words nor merged weights. There the curve may lie from
+ * the fp32 reference's twice as far as the reference's own does when it computes in bf16
+ * (data/bf16_spread.json, made by bf16_spread.py), or as golden_bounds says, if that is more. */
 /* rooms: engine_train */
 #include <stdarg.h>
 #include <stddef.h>
@@ -31,10 +34,37 @@ static const char *const FAMILIES[] = {"llama",           "llama3_rope", "llama_
                                        "gemma",           "gemma2",      "gemma3"};
 static const char *const VARIANTS[] = {"full", "lora", "rslora", "dora"};
 
+static const char SPREAD[] = "tests/golden/data/bf16_spread.json";
+
 struct subject {
     const char *family, *variant;
-    bool tails; /* LoRA in the tails of its operands, as on a GPU */
+    bool tails; /* LoRA in the tails of its operands, as on a GPU (where it always is) */
 };
+
+/* The comparison of each kind that came closest to its bound, printed at the end. */
+enum kind { KIND_LOGITS, KIND_LOSS, KIND_GRADIENTS, KIND_CURVE, KIND_NORM, KIND_WEIGHTS, KINDS };
+
+struct closest {
+    double distance, bound;
+    char where[96];
+};
+
+static struct closest *closest_of(enum kind kind) {
+    static struct closest all[KINDS];
+    return &all[kind];
+}
+
+/* Fails the running test unless distance <= bound; NaN fails. */
+static void check(enum kind kind, const struct subject *s, const char *what, double distance,
+                  double bound) {
+    struct closest *const c = closest_of(kind);
+    if (!(distance <= bound))
+        fail_msg("%s: off by %.3e, at most %.1e is right", what, distance, bound);
+    if (c->where[0] && distance * c->bound <= c->distance * bound) return;
+    *c = (struct closest){.distance = distance, .bound = bound};
+    snprintf(c->where, sizeof c->where, "%s %s%s: %s", s->family, s->variant,
+             s->tails ? " in tails" : "", what);
+}
 
 static void must(enum status status, const struct err *e) {
     if (status != STATUS_OK) fail_msg("%s", e->text);
@@ -42,18 +72,23 @@ static void must(enum status status, const struct err *e) {
 
 static void open_subject(struct golden *g, const struct subject *s, const char *changes) {
     if (s->tails) {
-        golden_open_tails(g, s->family, s->variant, "cpu", changes);
+        golden_open_tails(g, s->family, s->variant, GOLDEN_HERE, changes);
         const struct linear *const l = &g->session.model.layers[0].qkv;
         assert_true(strcmp(s->variant, "dora") == 0 || l->augmented);
     } else {
-        golden_open(g, s->family, s->variant, "cpu", changes);
+        golden_open(g, s->family, s->variant, GOLDEN_HERE, changes);
     }
+}
+
+static double relative(double got, double wanted) {
+    return fabs(got - wanted) / fabs(wanted);
 }
 
 static struct step_options step_options_of(const struct golden *g) {
     return (struct step_options){.checkpointing = g->spec.gradient_checkpointing,
                                  .loss_chunk_rows = g->spec.loss_chunk_rows,
-                                 .grad_scale = 1.0 / (double)g->batch.trained};
+                                 .grad_scale = 1.0 / (double)g->batch.trained,
+                                 .loss_scale = optimizer_loss_scale(&g->session.optimizer)};
 }
 
 static double backward(struct golden *g) {
@@ -65,16 +100,61 @@ static double backward(struct golden *g) {
     return sums.loss / (double)sums.trained;
 }
 
-static void assert_close(const char *what, double got, double wanted, double relative) {
-    if (fabs(got - wanted) <= relative * fabs(wanted)) return;
-    fail_msg("%s is %.9g, the reference has %.9g (relative %.2e)", what, got, wanted,
-             fabs(got / wanted - 1));
+/* The name that a parameter, or its gradient, has in PEFT's files. */
+static void reference_name(const struct model *m, const struct param *p, bool gradient, char *name,
+                           size_t size) {
+    snprintf(name, size, "%s", p->name);
+    if (!m->options.lora || !gradient) return;
+    char *const end = strstr(name, "lora_magnitude_vector") ? NULL : strstr(name, ".weight");
+    snprintf(end ? end : name + strlen(name), 24, ".default.weight");
 }
 
-/* Compares the parameters (or their gradients) with tensors of a reference file. `end` is what the
- * reference's names have where ours have nothing (PEFT names gradients with the adapter's name). */
-static void compare_params(const struct golden *g, const char *file, bool gradients,
-                           double tolerance) {
+/* Relative L2 between a parameter (or its gradient) and the reference's tensor. `size_min` takes
+ * the place of the reference's size where that is smaller. */
+static double distance_of(const struct golden *g, const struct param *p, bool gradient,
+                          const struct st_tensor *t, double size_min) {
+    struct err e = {0};
+    const struct model *const m = &g->session.model;
+    struct tensor *view = gradient ? model_param_gradient(m, p) : model_param_view(m, p, true);
+    assert_int_equal(tensor_count(view), t->elements);
+    float *const ours = mem_new((size_t)t->elements, 4);
+    float *const reference = mem_new((size_t)t->elements, 4);
+    must(tensor_download(view, ours, &e), &e);
+    must(st_read_f32(t, 0, t->elements, reference, &e), &e);
+    const double scale = gradient ? 1 / g->session.optimizer.scaling.scale : 1;
+    double difference = 0, size = 0;
+    for (int64_t i = 0; i < t->elements; i++) {
+        const double want = reference[i], off = ours[i] * scale - want;
+        difference += off * off;
+        size += want * want;
+    }
+    mem_free(ours);
+    mem_free(reference);
+    tensor_release(view);
+    size = fmax(sqrt(size), size_min);
+    return size > 0 ? sqrt(difference) / size : sqrt(difference);
+}
+
+/* A tenth of the root mean square of the tensors' sizes. A gradient that is much smaller than the
+ * others is what is left when larger numbers cancel, and their rounding remains. */
+static double small_size(const struct st_set *set) {
+    double sum = 0;
+    for (int64_t i = 0; i < set->count; i++) {
+        struct err e = {0};
+        const struct st_tensor *const t = &set->tensors[i];
+        float *const values = mem_new((size_t)t->elements, 4);
+        must(st_read_f32(t, 0, t->elements, values, &e), &e);
+        for (int64_t k = 0; k < t->elements; k++) {
+            sum += (double)values[k] * values[k];
+        }
+        mem_free(values);
+    }
+    return 0.1 * sqrt(sum / (double)set->count);
+}
+
+/* Compares the parameters (or their gradients) with the tensors of a reference file. */
+static void compare_params(const struct golden *g, const struct subject *s, const char *file,
+                           bool gradients, double tolerance) {
     struct err e = {0};
     struct st_set set = {0};
     const struct model *const m = &g->session.model;
@@ -83,28 +163,15 @@ static void compare_params(const struct golden *g, const char *file, bool gradie
     char *path = golden_path(g, file);
     must(st_open_file(&set, path, &e), &e);
     assert_true(set.count > 0);
+    const bool narrow = gradients && golden_place().precision != PRECISION_F32;
+    const double size_min = narrow ? small_size(&set) : 0;
     for (size_t i = 0; i < count; i++) {
         char name[PARAM_NAME_MAX + 16];
-        snprintf(name, sizeof name, "%s", params[i].name);
-        if (m->options.lora && gradients) {
-            char *const end =
-                strstr(name, "lora_magnitude_vector") ? NULL : strstr(name, ".weight");
-            snprintf(end ? end : name + strlen(name), 24, ".default.weight");
-        }
+        reference_name(m, &params[i], gradients, name, sizeof name);
         const struct st_tensor *const t = st_find(&set, name);
         if (!t) fail_msg("%s has no %s", path, name);
-        struct tensor *view =
-            gradients ? model_param_gradient(m, &params[i]) : model_param_view(m, &params[i], true);
-        assert_int_equal(tensor_count(view), t->elements);
-        float *const ours = mem_new((size_t)t->elements, 4), *const reference =
-                                                                 mem_new((size_t)t->elements, 4);
-        must(tensor_download(view, ours, &e), &e);
-        must(st_read_f32(t, 0, t->elements, reference, &e), &e);
-        const double distance = relative_l2(ours, reference, t->elements);
-        if (!(distance <= tolerance)) fail_msg("%s %s: relative L2 %.2e", file, name, distance);
-        mem_free(ours);
-        mem_free(reference);
-        tensor_release(view);
+        check(gradients ? KIND_GRADIENTS : KIND_WEIGHTS, s, name,
+              distance_of(g, &params[i], gradients, t, size_min), tolerance);
     }
     assert_int_equal(set.count, (int64_t)count);
     st_close(&set);
@@ -116,7 +183,7 @@ static void test_logits_match(void **state) {
     struct golden g;
     struct err e = {0};
     struct st_set set = {0};
-    golden_open(&g, s->family, "full", "cpu", NULL);
+    golden_open(&g, s->family, "full", GOLDEN_HERE, NULL);
     char *path = golden_path(&g, "logits.safetensors");
     must(st_open_file(&set, path, &e), &e);
     const struct st_tensor *const t = st_find(&set, "logits");
@@ -132,7 +199,9 @@ static void test_logits_match(void **state) {
     for (int64_t i = 0; i < t->elements; i++) {
         worst = fmax(worst, fabs((double)ours[i] - reference[i]));
     }
-    if (!(worst <= 1e-4)) fail_msg("logits differ by up to %.2e", worst);
+    if (golden_place().precision != PRECISION_F32)
+        worst = relative_l2(ours, reference, t->elements);
+    check(KIND_LOGITS, s, "logits", worst, golden_bounds().logits);
     mem_free(ours);
     mem_free(reference);
     mem_free(tokens);
@@ -147,46 +216,80 @@ static void test_loss_and_gradients_match(void **state) {
     open_subject(&g, s, NULL);
     const bool full = strcmp(s->variant, "full") == 0;
     const cJSON *const loss = json_member(full ? g.json : g.section, "loss");
-    assert_close("the loss", backward(&g), loss->valuedouble, 1e-5);
+    check(KIND_LOSS, s, "the loss", relative(backward(&g), loss->valuedouble),
+          golden_bounds().loss);
     char file[64];
     snprintf(file, sizeof file, "%s_grads.safetensors", s->variant);
-    compare_params(&g, full ? "grads.safetensors" : file, true, 1e-4);
+    compare_params(&g, s, full ? "grads.safetensors" : file, true, golden_bounds().gradients);
     golden_close(&g);
 }
 
-static void train(struct golden *g) {
+/* How far the curve may lie from the reference's: in bf16 twice as far as the reference's own bf16
+ * curves do, where that is more than the bound. `what` is "loss" or "grad_norm". */
+static double curve_bound(const struct subject *s, const char *what, double bound) {
+    struct err e = {0};
+    cJSON *spread = NULL;
+    if (golden_place().precision != PRECISION_BF16 || !file_exists(SPREAD)) return bound;
+    must(json_read_file(SPREAD, 1 << 20, &spread, &e), &e);
+    const cJSON *const item =
+        json_member(json_member(json_member(spread, s->family), s->variant), what);
+    assert_non_null(item);
+    const double own = item->valuedouble;
+    cJSON_Delete(spread);
+    return fmax(bound, 2 * own);
+}
+
+/* A sanitizer's run needs no more than the first steps: PLIMSOLL_TEST_STEPS. */
+static int64_t steps_of(const cJSON *rows) {
+    const char *const wanted = getenv("PLIMSOLL_TEST_STEPS");
+    const int64_t all = cJSON_GetArraySize(rows);
+    assert_true(all >= 10);
+    return wanted ? atoll(wanted) : all;
+}
+
+static void train(struct golden *g, const struct subject *s) {
     const cJSON *const rows = json_member(g->section, "rows");
     const struct schedule schedule = {.type = schedule_parse(g->spec.lr_scheduler_type),
                                       .peak = g->spec.learning_rate,
                                       .warmup_steps = g->spec.warmup_steps,
                                       .total_steps = g->spec.max_steps};
+    const double curve = curve_bound(s, "loss", golden_bounds().curve);
+    const double norm = curve_bound(s, "grad_norm", golden_bounds().norm);
+    const int64_t steps = steps_of(rows);
     struct err e = {0};
     int64_t step = 0;
-    for (const cJSON *row = rows->child; row; row = row->next, step++) {
+    for (const cJSON *row = rows->child; step < steps; row = row->next, step++) {
         struct optimizer_report report;
-        char what[32];
-        const double loss = backward(g), rate = schedule_rate(&schedule, step);
-        must(optimizer_step(&g->session.optimizer, rate, &report, &e), &e);
-        snprintf(what, sizeof what, "the loss of step %d", (int)step + 1);
-        assert_close(what, loss, json_member(row, "loss")->valuedouble, 1e-4);
-        assert_close("its gradient norm", report.grad_norm,
-                     json_member(row, "grad_norm")->valuedouble, 1e-4);
-        assert_close("its learning rate", rate, json_member(row, "lr")->valuedouble, 1e-9);
+        char what[48];
+        const double rate = schedule_rate(&schedule, step);
+        double loss = 0;
+        do { /* fp16 repeats a step whose gradient overflowed, with half the scale */
+            loss = backward(g);
+            must(optimizer_step(&g->session.optimizer, rate, &report, &e), &e);
+        } while (report.skipped);
+        snprintf(what, sizeof what, "loss of step %d", (int)step + 1);
+        check(KIND_CURVE, s, what, relative(loss, json_member(row, "loss")->valuedouble), curve);
+        snprintf(what, sizeof what, "gradient norm of step %d", (int)step + 1);
+        check(KIND_NORM, s, what,
+              relative(report.grad_norm, json_member(row, "grad_norm")->valuedouble), norm);
+        assert_true(fabs(rate - json_member(row, "lr")->valuedouble) <= 1e-9 * rate);
     }
-    assert_true(step >= 10);
+    assert_true(step == steps && steps > 0);
 }
 
 static void test_trajectory_matches(void **state) {
     const struct subject *const s = *state;
     struct golden g;
     open_subject(&g, s, NULL);
-    train(&g);
+    train(&g, s);
     char file[64];
     const bool full = strcmp(s->variant, "full") == 0;
     snprintf(file, sizeof file,
              full ? "full_after.safetensors" : "%s_after/adapter_model.safetensors", s->variant);
     char *path = golden_path(&g, file);
-    if (file_exists(path)) compare_params(&g, file, false, 1e-4);
+    const bool whole = !getenv("PLIMSOLL_TEST_STEPS");
+    if (file_exists(path) && whole && golden_place().precision == PRECISION_F32)
+        compare_params(&g, s, file, false, 1e-4);
     mem_free(path);
     golden_close(&g);
 }
@@ -205,7 +308,7 @@ static void test_adapter_saved_equals_reference(void **state) {
     open_subject(&again, s, changes);
     char file[64];
     snprintf(file, sizeof file, "%s/adapter_model.safetensors", s->variant);
-    compare_params(&again, file, false, 0);
+    compare_params(&again, s, file, false, 0);
     struct adapter_config ours = {0}, reference = {0};
     char *path = golden_path(&g, s->variant);
     must(adapter_config_load(&ours, folder, &e), &e);
@@ -257,7 +360,7 @@ static void test_greedy_continuation_matches(void **state) {
     const struct subject *const s = *state;
     struct golden g;
     struct err e = {0};
-    golden_open(&g, s->family, "full", "cpu", NULL);
+    golden_open(&g, s->family, "full", GOLDEN_HERE, NULL);
     const cJSON *const greedy = json_member(g.json, "greedy");
     const cJSON *const prompt = json_member(greedy, "prompt"), *const wanted = json_member(
                                                                    greedy, "continuation");
@@ -299,23 +402,46 @@ static void add(struct list *l, const char *what, const struct subject *subject,
     l->count++;
 }
 
-int main(void) {
-    static struct list list;
+/* Where a card or a narrow precision leaves something out, and why, is said at the top. */
+static void list_tests(struct list *list) {
+    const struct golden_place place = golden_place();
+    const bool exact = place.precision == PRECISION_F32;
     for (size_t f = 0; f < COUNT_OF(FAMILIES); f++) {
         const struct subject whole = {FAMILIES[f], "full", false};
-        add(&list, "logits", &whole, test_logits_match);
-        add(&list, "greedy", &whole, test_greedy_continuation_matches);
+        add(list, "logits", &whole, test_logits_match);
+        if (exact) add(list, "greedy", &whole, test_greedy_continuation_matches);
         for (size_t v = 0; v < 2 * COUNT_OF(VARIANTS); v++) {
             const struct subject s = {FAMILIES[f], VARIANTS[v / 2], v % 2 == 1};
-            if (!golden_has(s.family, s.variant) || (s.tails && v / 2 == 0)) continue;
-            add(&list, "gradients", &s, test_loss_and_gradients_match);
-            add(&list, "trajectory", &s, test_trajectory_matches);
-            if (v / 2 > 0) add(&list, "adapter", &s, test_adapter_saved_equals_reference);
+            if (!golden_has(s.family, s.variant) || (s.tails && (v / 2 == 0 || place.card)))
+                continue;
+            add(list, "gradients", &s, test_loss_and_gradients_match);
+            add(list, "trajectory", &s, test_trajectory_matches);
+            if (v / 2 > 0) add(list, "adapter", &s, test_adapter_saved_equals_reference);
         }
     }
-    for (int tails = 0; tails < 2; tails++) {
+    for (int tails = 0; exact && tails < (place.card ? 1 : 2); tails++) {
         const struct subject s = {"llama", "lora", tails == 1};
-        add(&list, "merged", &s, test_merged_weights_match);
+        add(list, "merged", &s, test_merged_weights_match);
     }
-    return _cmocka_run_group_tests("golden", list.tests, list.count, NULL, NULL);
+}
+
+static void print_closest(void) {
+    static const char *const NAMES[KINDS] = {"logits", "loss",          "gradients",
+                                             "curve",  "gradient norm", "weights"};
+    const struct golden_place place = golden_place();
+    for (enum kind k = 0; k < KINDS; k++) {
+        const struct closest *const c = closest_of(k);
+        if (!c->where[0]) continue;
+        print_message("# %s %s %s: %.2e, at most %.1e is right (%s)\n", place.device,
+                      precision_name(place.precision), NAMES[k], c->distance, c->bound, c->where);
+    }
+}
+
+int main(int argc, char **argv) {
+    static struct list list;
+    list_tests(&list);
+    if (argc > 1) cmocka_set_test_filter(argv[1]);
+    const int failed = _cmocka_run_group_tests("golden", list.tests, list.count, NULL, NULL);
+    print_closest();
+    return failed;
 }
