@@ -1,7 +1,8 @@
 /* real_tool.c - questions of tests/real to the engine's libraries about a real model, answered as
  * JSON: per-token losses, token ids with masks, greedy continuations.
  *
- * A test tool, not part of the product: plimsoll-engine trains, this looks inside. */
+ * `--device` and `--precision` (default cpu, fp32) go before the question. A test tool, not part of
+ * the product: plimsoll-engine trains, this looks inside. */
 #include <stdio.h>
 #include <string.h>
 
@@ -23,16 +24,21 @@ static void print(cJSON *json) {
     cJSON_Delete(json);
 }
 
-static enum status open_model(struct session *s, const char *model, const char *adapter,
-                              struct err *e) {
+struct place {
+    const char *device;
+    enum precision precision;
+};
+
+static enum status open_model(struct session *s, const struct place *at, const char *model,
+                              const char *adapter, struct err *e) {
     struct session_options options = {0};
     struct model_config *const config = mem_new(1, sizeof *config);
     struct weights_report report;
-    const struct session_place place = {.device = "cpu"};
+    const struct session_place place = {.device = at->device};
     const struct session_source source = {.model = model, .adapter = adapter};
     enum status status = model_config_load(config, model, e);
     if (status == STATUS_OK)
-        status = session_options_for(&options, adapter, PRECISION_F32, LENGTH_MAX, e);
+        status = session_options_for(&options, adapter, at->precision, LENGTH_MAX, e);
     if (status == STATUS_OK) status = session_open(s, &place, config, &options, e);
     if (status == STATUS_OK) status = session_load(s, &source, &report, e);
     session_options_release(&options);
@@ -73,7 +79,7 @@ static cJSON *top_five(const float *logits, int64_t vocab) {
 }
 
 /* losses MODEL GOLDEN -> {"nll":[...],"top5_ids":[[...]]} of golden.json's ids. */
-static enum status losses(char **args, struct err *e) {
+static enum status losses(const struct place *at, char **args, struct err *e) {
     struct session s = {0};
     struct batch batch = {0};
     struct step_sums sums = {0};
@@ -81,7 +87,7 @@ static enum status losses(char **args, struct err *e) {
     float *nll = NULL, *logits = NULL;
     enum status status = STATUS_OK;
     GUARD(json_read_file(args[1], JSON_MAX, &golden, e));
-    GUARD(open_model(&s, args[0], NULL, e));
+    GUARD(open_model(&s, at, args[0], NULL, e));
     ids_batch(json_member(golden, "ids"), &batch);
     nll = mem_new((size_t)batch.trained, sizeof *nll);
     const struct step_options options = {.loss_chunk_rows = 64, .grad_scale = 1};
@@ -111,7 +117,8 @@ done:
 }
 
 /* tokens MODEL FILE -> one line a row: {"ids":[...],"trained":[...]}. */
-static enum status tokens(char **args, struct err *e) {
+static enum status tokens(const struct place *at, char **args, struct err *e) {
+    (void)at; /* text is no matter of a device */
     struct tokenizer *tokenizer = NULL;
     struct chat_template *chat_template = NULL;
     struct dataset data = {0};
@@ -143,7 +150,7 @@ done:
 }
 
 /* greedy MODEL PROMPT_IDS COUNT [ADAPTER] -> {"new_ids":[...]} */
-static enum status greedy(char **args, struct err *e) {
+static enum status greedy(const struct place *at, char **args, struct err *e) {
     struct session s = {0};
     struct token_list ids = {0};
     cJSON *prompt = NULL;
@@ -151,7 +158,7 @@ static enum status greedy(char **args, struct err *e) {
     enum status status = STATUS_OK;
     GUARD(json_parse(args[1], strlen(args[1]), "the prompt", &prompt, e));
     GUARD(str_to_i64(args[2], "the count", &count, e));
-    GUARD(open_model(&s, args[0], args[3], e));
+    GUARD(open_model(&s, at, args[0], args[3], e));
     for (const cJSON *id = prompt->child; id; id = id->next) {
         ids.ids = mem_grow(ids.ids, ids.count, &ids.capacity, sizeof *ids.ids);
         ids.ids[ids.count++] = id->valueint;
@@ -172,22 +179,41 @@ done:
     return status;
 }
 
+/* Reads the options before the question; returns where it is in argv, or 0 when they are wrong. */
+static int read_place(int argc, char **argv, struct place *at) {
+    int i = 1;
+    for (; i + 1 < argc && strncmp(argv[i], "--", 2) == 0; i += 2) {
+        bool known = strcmp(argv[i], "--device") == 0;
+        if (known) at->device = argv[i + 1];
+        for (enum precision p = 0; !known && p < PRECISION_COUNT; p++) {
+            known =
+                strcmp(argv[i], "--precision") == 0 && strcmp(argv[i + 1], precision_name(p)) == 0;
+            if (known) at->precision = p;
+        }
+        if (!known) return 0;
+    }
+    return i < argc ? i : 0;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
         int arguments_min;
-        enum status (*run)(char **args, struct err *e);
+        enum status (*run)(const struct place *at, char **args, struct err *e);
     } COMMANDS[] = {{"losses", 2, losses}, {"tokens", 2, tokens}, {"greedy", 3, greedy}};
-    for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {
+    struct place at = {.device = "cpu"};
+    const int first = read_place(argc, argv, &at);
+    for (size_t i = 0; first > 0 && i < COUNT_OF(COMMANDS); i++) {
         struct err e = {0};
-        if (strcmp(argv[1], COMMANDS[i].name) != 0 || argc - 2 < COMMANDS[i].arguments_min)
+        if (strcmp(argv[first], COMMANDS[i].name) != 0 ||
+            argc - first - 1 < COMMANDS[i].arguments_min)
             continue;
-        if (COMMANDS[i].run(argv + 2, &e) == STATUS_OK) return 0;
+        if (COMMANDS[i].run(&at, argv + first + 1, &e) == STATUS_OK) return 0;
         fprintf(stderr, "real_tool: %s\n", e.text);
         return 1;
     }
-    fputs("usage: real_tool losses MODEL GOLDEN | tokens MODEL FILE | greedy MODEL IDS COUNT "
-          "[ADAPTER]\n",
+    fputs("usage: real_tool [--device D] [--precision P] losses MODEL GOLDEN | tokens MODEL FILE | "
+          "greedy MODEL IDS COUNT [ADAPTER]\n",
           stderr);
     return 2;
 }
