@@ -10,11 +10,15 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "base/str.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda_open.h"
 #include "kernels/null/null.h"
 
 enum { GRANULE_BYTES = 512, ORDINAL_DIGITS_MAX = 4 };
+
+/* What page-locked memory leaves to the rest of the machine. */
+static const int64_t HOST_MARGIN_BYTES = 256 << 20;
 
 /* What depends on the kind alone. Pages: the CPU's huge pages; on CUDA, where each costs a driver
  * call, few. Workspace: on the CPU room for one converted block of a product and for the tiles of
@@ -273,3 +277,59 @@ int64_t device_attention_scratch(const struct device *device, const struct atten
                                  bool backward) {
     return device->ops->attention_scratch(device, a, backward);
 }
+/* Asked before, because a system that runs out of memory does not refuse: it ends a process. */
+static enum status check_host_memory(const struct device *device, int64_t bytes, struct err *e) {
+    int64_t available = 0;
+    char asked[24], there[24];
+    if (!device->computes) return STATUS_OK;
+    TRY(cpu_host_free_bytes(&available, e));
+    FAIL_IF(available - bytes < HOST_MARGIN_BYTES, STATUS_DEVICE,
+            "the host has no %s of memory to spare for transfers: %s are available, of which it "
+            "keeps %s",
+            str_bytes(bytes, asked), str_bytes(available, there),
+            str_bytes(HOST_MARGIN_BYTES, (char[24]){0}));
+    return STATUS_OK;
+}
+
+enum status device_stage_new(struct device *device, int64_t bytes, void **out, struct err *e) {
+    *out = NULL;
+    FAIL_IF(bytes <= 0, STATUS_INTERNAL, "%s: %lld bytes", __func__, (long long)bytes);
+    TRY(check_host_memory(device, bytes, e));
+    return device->ops->stage_new(device, bytes, out, e);
+}
+
+void device_stage_free(struct device *device, void *at) {
+    if (at) device->ops->stage_free(device, at);
+}
+
+enum status device_stage_upload(struct device *device, const struct transfer *t, struct err *e) {
+    TRY(check_rows_transfer(t, __func__, e));
+    FAIL_IF(t->width == 0 || t->rows == 0, STATUS_INTERNAL, "%s: nothing to upload", __func__);
+    device->bytes_moved += (double)t->width * (double)t->rows;
+    return device->ops->stage_upload(device, t, e);
+}
+
+enum status device_stage_wait(struct device *device, int64_t pending, struct err *e) {
+    FAIL_IF(pending < 0 || pending > STAGE_PENDING_MAX, STATUS_INTERNAL, "%s: %lld pending",
+            __func__, (long long)pending);
+    return device->ops->stage_wait(device, pending, e);
+}
+
+enum status device_stash(struct device *device, void *host, const void *from, int64_t bytes,
+                         struct err *e) {
+    TRY(check_transfer(host, from, bytes, __func__, e));
+    device->bytes_moved += (double)bytes;
+    return bytes == 0 ? STATUS_OK : device->ops->stash(device, host, from, bytes, e);
+}
+
+enum status device_fetch(struct device *device, void *to, const void *host, int64_t bytes,
+                         struct err *e) {
+    TRY(check_transfer(to, host, bytes, __func__, e));
+    device->bytes_moved += (double)bytes;
+    return bytes == 0 ? STATUS_OK : device->ops->fetch(device, to, host, bytes, e);
+}
+
+enum status device_copies_wait(struct device *device, struct err *e) {
+    return device->ops->copies_wait(device, e);
+}
+

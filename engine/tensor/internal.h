@@ -12,9 +12,8 @@ struct gradient *pool_gradient(struct tensor_space *space);
 void pool_return_gradient(struct gradient *g);
 struct recipe *pool_recipe(struct tensor_space *space);
 
-/* host.c: gives a copy back to the space it came from, and all of a space's copies to the host. */
-void host_copy_release(struct tensor_space *space, struct host_copy *copy);
-void host_copies_free(struct tensor_space *space);
+/* stash.c: gives all of a space's host memory back. */
+void stash_pool_free(struct tensor_space *space);
 
 /* Records sum = a + b, however it was computed. */
 void record_sum(struct tape *tape, struct tensor *a, struct tensor *b, struct tensor *sum);

@@ -26,6 +26,7 @@ static void node_clear(struct node *node) {
     }
     gradient_release(node->output);
     tensor_release(node->gradient);
+    stash_release(node->away);
 }
 
 void tape_clear(struct tape *tape) {
@@ -105,11 +106,22 @@ enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
     return STATUS_OK;
 }
 
+/* Walks a segment that has run again. Halfway, a decoder layer has let go of the wide tensors of its
+ * MLP and has its attention before it: the time, and the room, to bring back what the segment before
+ * needs. */
+static enum status walk_segment(struct tape *tape, size_t mark, struct err *e) {
+    TRY(tape_backward(tape, mark + (tape->count - mark) / 2, e));
+    struct stash *const away = mark > 0 ? tape->nodes[mark - 1].away : NULL;
+    if (away) TRY(stash_recall(away, e));
+    return tape_backward(tape, mark, e);
+}
+
 static enum status segment_backward(struct tape *tape, struct node *node, struct err *e) {
     struct segment segment;
     memcpy(&segment, node->extra, sizeof segment);
     ASSERT(!tape->recording);
     struct tensor *input = NULL;
+    if (node->away) TRY(stash_take(node->away, &node->saved[0], e));
     TRY(node_saved(node, 0, &input, e));
     /* The same bytes under a gradient of their own. */
     struct tensor *x = tensor_view_rows(input, 0, input->rows);
@@ -124,7 +136,7 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
         status = gradient_add(out->gradient, node->gradient, e);
     tensor_drop(&node->gradient);
     tensor_drop(&out);
-    if (status == STATUS_OK) status = tape_backward(tape, mark, e);
+    if (status == STATUS_OK) status = walk_segment(tape, mark, e);
     if (status == STATUS_OK && x->gradient && x->gradient->value) {
         struct tensor *const contribution = gradient_take(x->gradient);
         status = gradient_add(node->inputs[0], contribution, e);
@@ -134,21 +146,31 @@ static enum status segment_backward(struct tape *tape, struct node *node, struct
     return status;
 }
 
+/* Runs without recording; x may go as soon as the caller gets control back. */
+static enum status run_once(struct tape *tape, const struct segment *segment, struct tensor *x,
+                            struct stash **away, struct tensor **out, struct err *e) {
+    if (segment->offload) TRY(stash_send(x, away, e));
+    tape->recording = false;
+    enum status status = segment->run(tape, segment->context, segment->index, x, out, e);
+    tape->recording = true;
+    if (status == STATUS_OK && *away) status = device_copies_wait(tape->space->device, e);
+    return status;
+}
+
 enum status tape_segment(struct tape *tape, const struct segment *segment, bool checkpoint,
                          struct tensor *x, struct tensor **out, struct err *e) {
     if (!checkpoint || !tape->recording)
         return segment->run(tape, segment->context, segment->index, x, out, e);
-    tape->recording = false;
-    const enum status status = segment->run(tape, segment->context, segment->index, x, out, e);
-    tape->recording = true;
-    TRY(status);
+    struct stash *away = NULL;
+    const enum status status = run_once(tape, segment, x, &away, out, e);
+    if (status != STATUS_OK) {
+        stash_release(away);
+        return status;
+    }
     struct node *const node = tape_push(tape, segment_backward, *out);
     node_input(node, 0, x);
-    if (segment->offload) {
-        TRY(recipe_from_host(x, &node->recipes[0], e));
-    } else {
-        node_save(node, 0, x);
-    }
+    node->away = away;
+    if (!away) node_save(node, 0, x);
     _Static_assert(sizeof *segment <= NODE_EXTRA_MAX, "the segment fits the node");
     memcpy(node->extra, segment, sizeof *segment);
     return STATUS_OK;

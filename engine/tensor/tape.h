@@ -5,7 +5,9 @@
  * it: norms and gated units cost no memory, and no matrix product is computed twice for that.
  *
  * Activation checkpointing (Chen et al. 2016) is tape_segment: the segment runs without recording,
- * its input is kept, and it is run again, recording, when the walk comes to it. */
+ * its input is kept, and it is run again, recording, when the walk comes to it. An input that waits
+ * in host memory leaves while its segment runs, and comes back in the second half of the walk
+ * through the segment after it, when most of that one's memory is free again. */
 #ifndef PLIMSOLL_ENGINE_TENSOR_TAPE_H
 #define PLIMSOLL_ENGINE_TENSOR_TAPE_H
 
@@ -30,6 +32,7 @@ struct node {
     struct gradient *inputs[NODE_INPUTS_MAX]; /* NULL: that input wants no gradient */
     struct tensor *saved[NODE_SAVED_MAX];
     struct recipe *recipes[NODE_SAVED_MAX]; /* of what is not in `saved`: see node_saved */
+    struct stash *away;                     /* a checkpoint that waits in host memory, or NULL */
     _Alignas(16) unsigned char extra[NODE_EXTRA_MAX]; /* the operation's own numbers */
 };
 

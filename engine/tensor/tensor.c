@@ -45,7 +45,8 @@ void tensor_space_release(struct tensor_space *space) {
     ASSERT(space->live_tensors == 0);
     ASSERT(space->live_gradients == 0);
     ASSERT(space->live_recipes == 0);
-    host_copies_free(space);
+    ASSERT(space->live_stashes == 0);
+    stash_pool_free(space);
     while (space->chunks) {
         struct pool_chunk *const next = space->chunks->next;
         mem_free(space->chunks);
@@ -306,7 +307,6 @@ void recipe_release(struct recipe *r) {
     for (int i = 0; i < RECIPE_FROM_MAX; i++) {
         tensor_release(r->from[i]);
     }
-    host_copy_release(space, r->copy);
     r->next_free = space->free_recipes;
     space->free_recipes = r;
     space->live_recipes--;

@@ -24,8 +24,9 @@ struct tensor_space {
     struct gradient *free_gradients;
     struct recipe *free_recipes;
     struct pool_chunk *chunks;
-    struct host_copy *free_copies;                      /* of host.c, to be used again */
-    int64_t live_tensors, live_gradients, live_recipes; /* for leak checks */
+    struct stash_pool *stashes; /* of stash.c: NULL before the first */
+    int64_t host_bytes;         /* that stashes took; they keep it until the space is released */
+    int64_t live_tensors, live_gradients, live_recipes, live_stashes; /* for leak checks */
 };
 
 /* Zeroes the space and takes the device's workspace from the arena. */
@@ -59,7 +60,6 @@ struct recipe {
     enum dtype dtype;
     int64_t rows, cols;
     _Alignas(8) unsigned char extra[RECIPE_EXTRA_MAX]; /* the operation's own numbers */
-    struct host_copy *copy; /* of a tensor that waits in host memory, else NULL */
     int64_t references;
     struct recipe *next_free;
 };
@@ -141,14 +141,23 @@ enum status tensor_download(const struct tensor *t, void *host, struct err *e);
 /* A new recipe for `t` (which may have none yet), to be filled by the caller; it takes references
  * of its own to the tensors given. NULLs are skipped. */
 struct recipe *recipe_attach(struct tensor *t, struct tensor *const *from, int count);
-/* A recipe that uploads `t` from a copy in host memory, which is made now; waits for the device.
- * *out holds one reference. On a device that does not compute no host memory is taken. */
-enum status recipe_from_host(const struct tensor *t, struct recipe **out, struct err *e);
 struct recipe *recipe_retain(struct recipe *r);
 /* NULL is fine. */
 void recipe_release(struct recipe *r);
 /* Makes the tensor again, without tail and without gradient. */
 enum status recipe_make(const struct recipe *r, struct tensor **out, struct err *e);
+
+/* A tensor that waits in host memory. stash_send begins the copy, which runs beside what is asked
+ * for next: until device_copies_wait the bytes of `t`, which is no view, have to stay. STATUS_DEVICE
+ * when the host has no room. */
+struct stash;
+enum status stash_send(const struct tensor *t, struct stash **out, struct err *e);
+/* Begins to bring it back, into a new tensor; nothing if that was done before. */
+enum status stash_recall(struct stash *s, struct err *e);
+/* The tensor, to be used at once; recalled now if nobody did. Once. The caller owns *out. */
+enum status stash_take(struct stash *s, struct tensor **out, struct err *e);
+/* NULL is fine. */
+void stash_release(struct stash *s);
 
 /* Gives `t` a gradient object if it has none. */
 void tensor_want_gradient(struct tensor *t);

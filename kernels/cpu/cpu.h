@@ -55,6 +55,9 @@ enum status cpu_transfer(struct device *device, void *to, const void *from, int6
                          struct err *e);
 enum status cpu_fill_zero(struct device *device, void *at, int64_t bytes, struct err *e);
 enum status cpu_upload_rows(struct device *device, const struct transfer *t, struct err *e);
+enum status cpu_stage_new(struct device *device, int64_t bytes, void **out, struct err *e);
+void cpu_stage_free(struct device *device, void *at);
+enum status cpu_stage_wait(struct device *device, int64_t pending, struct err *e);
 enum status cpu_download_rows(struct device *device, const struct transfer *t, struct err *e);
 enum status cpu_synchronize(struct device *device, struct err *e);
 enum status cpu_memory(struct device *device, struct device_memory *memory, struct err *e);

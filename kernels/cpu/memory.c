@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/mem.h"
 #include "kernels/cpu/cpu.h"
 
 enum status cpu_reserve(struct device *device, int64_t bytes, void **base, struct err *e) {
@@ -70,6 +71,22 @@ enum status cpu_upload_rows(struct device *device, const struct transfer *t, str
 enum status cpu_download_rows(struct device *device, const struct transfer *t, struct err *e) {
     (void)device, (void)e;
     copy_rows(t->host, t->host_pitch, t->device, t->device_pitch, t);
+    return STATUS_OK;
+}
+
+enum status cpu_stage_new(struct device *device, int64_t bytes, void **out, struct err *e) {
+    (void)device, (void)e;
+    *out = mem_new((size_t)bytes, 1);
+    return STATUS_OK;
+}
+
+void cpu_stage_free(struct device *device, void *at) {
+    (void)device;
+    mem_free(at);
+}
+
+enum status cpu_stage_wait(struct device *device, int64_t pending, struct err *e) {
+    (void)device, (void)pending, (void)e; /* what is uploaded has been read */
     return STATUS_OK;
 }
 

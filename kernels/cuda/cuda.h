@@ -1,11 +1,12 @@
 /* cuda.h - what the parts of the CUDA device know of each other. Private to kernels/cuda.
  *
  * device.c opens and describes the card, memory.c backs the arena through virtual memory,
- * transfer.c moves bytes through pinned buffers, gemm*.c is cuBLASLt, cudnn*.c attention by cuDNN
- * where the library is found, and every .cu file a family of kernels. C code and kernels alike
- * implement the slots of struct device_ops under the names below. Everything runs on one stream, in
- * order; nothing here waits for the device except downloads, synchronize, the blocking switch, and
- * a product that is timed the first time it is met (gemm_tune.c). */
+ * transfer.c moves bytes through pinned buffers, copies.c beside the computation, gemm*.c is
+ * cuBLASLt, cudnn*.c attention by cuDNN where the library is found, and every .cu file a family of
+ * kernels. C code and kernels alike implement the slots of struct device_ops under the names below.
+ * Everything but copies.c runs on one stream, in order; nothing here waits for the device except
+ * downloads, synchronize, the blocking switch, and a product that is timed the first time it is met
+ * (gemm_tune.c). */
 #ifndef PLIMSOLL_KERNELS_CUDA_H
 #define PLIMSOLL_KERNELS_CUDA_H
 
@@ -19,6 +20,8 @@ extern "C" {
 struct cuda_driver;   /* driver.c: the driver's own functions, for virtual memory */
 struct cuda_memory;   /* memory.c: what is reserved and backed */
 struct cuda_transfer; /* transfer.c: the pinned ring */
+struct cuda_stage;    /* stage.c: uploads that are on their way from pinned memory of loaders */
+struct cuda_copies;   /* copies.c: the second stream */
 struct cuda_gemm;     /* gemm.c: the cuBLASLt handle and the choices made */
 struct cuda_dnn;      /* cudnn.c: the library and its plans */
 
@@ -36,6 +39,8 @@ struct cuda_state {
     struct cuda_memory *memory;
     struct cuda_transfer *transfer;
     struct cuda_gemm *gemm;
+    struct cuda_copies *copies;
+    struct cuda_stage *stage; /* NULL until the first use */
     struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
 };
 
@@ -73,6 +78,9 @@ void cuda_dnn_close(struct device *device);
 
 /* memory.c, transfer.c */
 enum status cuda_reserve(struct device *, int64_t bytes, void **base, struct err *);
+enum status cuda_copies_open(struct device *device, struct err *e);
+void cuda_copies_close(struct device *device);
+void cuda_stage_close(struct device *device);
 void cuda_unreserve(struct device *, void *base, int64_t bytes);
 enum status cuda_commit(struct device *, void *at, int64_t bytes, struct err *);
 void cuda_decommit(struct device *, void *at, int64_t bytes);
@@ -89,6 +97,17 @@ enum status cuda_memory_info(struct device *, struct device_memory *, struct err
 const char *cuda_gemm_version(const struct device *device);
 enum status cuda_gemm(struct device *, const struct gemm_args *, struct err *);
 
+/* copies.c */
+enum status cuda_stash(struct device *, void *host, const void *from, int64_t bytes, struct err *);
+enum status cuda_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
+enum status cuda_copies_wait(struct device *, struct err *);
+/* Both streams are idle afterwards; what failed on the way. */
+cudaError_t cuda_idle(const struct cuda_state *state);
+/* stage.c */
+enum status cuda_stage_new(struct device *, int64_t bytes, void **out, struct err *);
+void cuda_stage_free(struct device *, void *at);
+enum status cuda_stage_upload(struct device *, const struct transfer *, struct err *);
+enum status cuda_stage_wait(struct device *, int64_t pending, struct err *);
 /* attention.c chooses: cuDNN, our tensor-core kernels, or the plain ones for odd sizes and f32. */
 int64_t cuda_attention_scratch(const struct device *, const struct attention_args *, bool backward);
 enum status cuda_attention(struct device *, const struct attention_args *, struct err *);

@@ -61,8 +61,7 @@ enum status cuda_launched(struct device *device, const char *operation, struct e
 }
 
 enum status cuda_synchronize(struct device *device, struct err *e) {
-    return cuda_check(device, cudaStreamSynchronize(cuda_state_of(device)->stream), "synchronize",
-                      e);
+    return cuda_check(device, cuda_idle(cuda_state_of(device)), "synchronize", e);
 }
 
 /* The parts in the order in which they are opened; closed in reverse. */
@@ -70,16 +69,21 @@ static const struct {
     enum status (*open)(struct device *, struct err *);
     void (*close)(struct device *);
 } PARTS[] = {
-    {cuda_driver_open, cuda_driver_close},     {cuda_memory_open, cuda_memory_close},
-    {cuda_transfer_open, cuda_transfer_close}, {cuda_gemm_open, cuda_gemm_close},
-    {cuda_dnn_open, cuda_dnn_close},
+    {cuda_driver_open, cuda_driver_close, "driver's functions found"},
+    {cuda_memory_open, cuda_memory_close, "virtual memory ready"},
+    {cuda_transfer_open, cuda_transfer_close, "transfer ring ready"},
+    {cuda_copies_open, cuda_copies_close, "copies ready"},
+    {cuda_gemm_open, cuda_gemm_close, "cuBLASLt ready"},
+    {cuda_dnn_open, cuda_dnn_close, "cuDNN looked for"},
+    const char *done; /* in the trace of a start */
 };
 
 /* Every close accepts a part that was never opened. */
 static void cuda_close(struct device *device) {
     struct cuda_state *state = cuda_state_of(device);
     if (!state) return;
-    if (state->stream) (void)cudaStreamSynchronize(state->stream);
+    if (state->stream) (void)cuda_idle(state);
+    cuda_stage_close(device);
     for (size_t i = COUNT_OF(PARTS); i-- > 0;) {
         PARTS[i].close(device);
     }
@@ -103,6 +107,13 @@ static const struct device_ops CUDA_OPS = {
     .synchronize = cuda_synchronize,
     .memory = cuda_memory_info,
     .attention_scratch = cuda_attention_scratch,
+    .stage_new = cuda_stage_new,
+    .stage_free = cuda_stage_free,
+    .stage_upload = cuda_stage_upload,
+    .stage_wait = cuda_stage_wait,
+    .stash = cuda_stash,
+    .fetch = cuda_fetch,
+    .copies_wait = cuda_copies_wait,
     .gemm = cuda_gemm,
     .rmsnorm = cuda_rmsnorm,
     .rmsnorm_backward = cuda_rmsnorm_backward,

@@ -3,8 +3,8 @@
  * Every page of device->page_bytes has an allocation handle of its own, so that any run of pages
  * can be given back and the next process gets it; addresses never move, so captured graphs and
  * descriptors stay valid while the arena grows. A commit that fails gives back what it had taken.
- * Pages are given back only when the stream is idle: the driver does not wait for kernels that
- * still use them. */
+ * Pages are given back only when both streams are idle: the driver does not wait for kernels and
+ * copies that still use them. */
 #include "base/mem.h"
 #include "base/str.h"
 #include "kernels/cuda/driver.h"
@@ -150,7 +150,7 @@ enum status cuda_commit(struct device *device, void *at, int64_t bytes, struct e
 void cuda_decommit(struct device *device, void *at, int64_t bytes) {
     const struct cuda_state *state = cuda_state_of(device);
     struct reservation *r = holder(state, at, bytes);
-    (void)cudaStreamSynchronize(state->stream);
+    (void)cuda_idle(state);
     unback(device, r, (int64_t)((uintptr_t)at - r->base) / device->page_bytes,
            bytes / device->page_bytes);
 }
@@ -159,7 +159,7 @@ void cuda_unreserve(struct device *device, void *base, int64_t bytes) {
     struct cuda_state *state = cuda_state_of(device);
     struct reservation *r = holder(state, base, bytes);
     ASSERT(r->base == (uintptr_t)base && r->bytes == bytes);
-    (void)cudaStreamSynchronize(state->stream);
+    (void)cuda_idle(state);
     for (int64_t i = 0; i < bytes / device->page_bytes; i++) {
         if (r->pages[i].backed) unback(device, r, i, 1);
     }

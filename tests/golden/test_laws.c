@@ -249,6 +249,26 @@ static void test_layout_leaves_the_loss_alone(void **state) {
     if (golden_has(full.family, full.variant)) compare_layouts(&full);
 }
 
+/* Where a checkpoint waits changes no bit of what is learned. On the CPU device, whose sums have one
+ * order. */
+static void test_offloading_changes_no_bit(void **state) {
+    const struct subject s = {*state, "lora", NULL};
+    struct dataset data;
+    double losses[2][STEPS];
+    make_dataset(&data);
+    for (int away = 0; away < 2; away++) {
+        const struct layout_case c = {
+            .micro_rows = 4, .checkpointing = true, .offloading = away, .tails = true};
+        struct golden g;
+        open_case(&g, &s, "cpu", c.tails);
+        train(&g, &data, &c, losses[away]);
+        assert_true((g.session.space.host_bytes > 0) == away);
+        golden_close(&g);
+    }
+    assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+    dataset_release(&data);
+}
+
 /* Dropout masks are keyed by (seed, step, sample, position, module): the layout must not show in
  * them either. */
 static void test_layout_leaves_dropout_alone(void **state) {
@@ -268,6 +288,7 @@ int main(int argc, char **argv) {
         {"same books", test_null_device_keeps_the_same_books},
         {"planned is measured", test_planned_peak_is_measured_peak},
         {"layout", test_layout_leaves_the_loss_alone},
+        {"offloading", test_offloading_changes_no_bit},
     };
     size_t count = 0;
     for (size_t f = 0; f < COUNT_OF(FAMILIES); f++) {

@@ -117,6 +117,93 @@ static enum status small_case(struct gpu_test *t, const struct gpu_case *c, stru
     return status;
 }
 
+/* Bytes that go to the host and come back while the card writes over where they were. */
+struct beside {
+    int64_t bytes;
+    char *from, *other, *back; /* on the card */
+    void *host;
+};
+
+/* The source is made by copies that are still running when the stash is asked for, and spoiled as
+ * soon as copies_wait allows it; the same on the way back. */
+static enum status there_and_back(struct gpu_test *t, const struct beside *b, struct err *e) {
+    struct device *device = gpu_device(t, SIDE_GPU);
+    for (int i = 0; i < 20; i++) {
+        TRY(device_copy(device, b->from, b->other, b->bytes, e));
+    }
+    TRY(device_stash(device, b->host, b->from, b->bytes, e));
+    TRY(device_fill_zero(device, b->back, b->bytes, e)); /* beside the copy */
+    TRY(device_copies_wait(device, e));
+    TRY(device_fill_zero(device, b->from, b->bytes, e));
+    TRY(device_fetch(device, b->back, b->host, b->bytes, e));
+    TRY(device_copies_wait(device, e));
+    return device_copy(device, b->from, b->back, b->bytes, e);
+}
+
+/* How long the card works on `count` copies, with a stash beside them or without. */
+static enum status copying_ns(struct gpu_test *t, const struct beside *b, int count, bool stash,
+                              double *ns, struct err *e) {
+    struct device *device = gpu_device(t, SIDE_GPU);
+    TRY(device_synchronize(device, e));
+    const int64_t began = clock_steady_ns();
+    if (stash) TRY(device_stash(device, b->host, b->from, b->bytes, e));
+    for (int i = 0; i < count; i++) {
+        TRY(device_copy(device, b->back, b->other, b->bytes, e));
+    }
+    TRY(device_copies_wait(device, e));
+    TRY(device_synchronize(device, e));
+    *ns = (double)(clock_steady_ns() - began);
+    return STATUS_OK;
+}
+
+/* n: bytes. The card's copies, enough for four times the stash, must hide it. */
+static enum status overlap(struct gpu_test *t, const struct beside *b, struct err *e) {
+    double one = 0, alone = 0, both = 0;
+    TRY(copying_ns(t, b, 0, true, &one, e));
+    TRY(copying_ns(t, b, 50, false, &alone, e));
+    const int count = (int)(4 * one / (alone / 50)) + 1;
+    TRY(copying_ns(t, b, count, false, &alone, e));
+    TRY(copying_ns(t, b, count, true, &both, e));
+    t->us = one / 1e3;
+    t->gbps = (double)b->bytes / one;
+    printf("{\"note\":\"stash\",\"us\":%.1f,\"beside_us\":%.1f,\"hidden_in_us\":%.1f}\n", one / 1e3,
+           alone / 1e3, both / 1e3);
+    gpu_expect(t, both < alone + one / 2, "a stash of %.0f us beside %.0f us of work takes %.0f us",
+               one / 1e3, alone / 1e3, both / 1e3);
+    return STATUS_OK;
+}
+
+static enum status stash_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
+    enum status status = STATUS_OK;
+    struct device *device = gpu_device(t, SIDE_GPU);
+    struct beside b = {.bytes = c->n[0]};
+    const int64_t pitch = (b.bytes + 511) / 512 * 512;
+    unsigned char *sent = mem_new(1, (size_t)b.bytes), *got = mem_new(1, (size_t)b.bytes);
+    b.from = gpu_scratch(t, SIDE_GPU, 3 * pitch);
+    b.other = b.from + pitch;
+    b.back = b.other + pitch;
+    fill(t, sent, b.bytes);
+    GUARD(device_stage_new(device, b.bytes, &b.host, e));
+    for (int round = 0; round < 3; round++) {
+        GUARD(device_fill_zero(device, b.from, b.bytes, e));
+        GUARD(device_upload(device, b.other, sent, b.bytes, e));
+        GUARD(there_and_back(t, &b, e));
+        GUARD(device_download(device, got, b.from, b.bytes, e));
+        gpu_expect(t, memcmp(sent, got, (size_t)b.bytes) == 0, "what came back is not what left");
+        GUARD(device_synchronize(device, e));
+        gpu_expect(t, memcmp(sent, b.host, (size_t)b.bytes) == 0, "the host has other bytes");
+        sent[round] ^= 1;
+    }
+    if (b.bytes >= 16 * MIB) GUARD(overlap(t, &b, e));
+
+done:
+    (void)device_synchronize(device, e);
+    device_stage_free(device, b.host);
+    mem_free(sent);
+    mem_free(got);
+    return status;
+}
+
 /* The driver's own page tables come and go with what they map. */
 static bool is_about(int64_t got, int64_t want) {
     return llabs(got - want) <= 8 * MIB;
@@ -266,6 +353,9 @@ static const struct gpu_case CASES[] = {
     {.name = "device/rows-dense", .run = rows_case, .n = {4096, 300, 4096, 4096}},
     {.name = "device/rows-tail", .run = rows_case, .n = {8192, 14336, 8192, 8320}},
     {.name = "device/rows-large", .run = rows_case, .n = {17 * MIB + 5, 5, 18 * MIB, 17 * MIB + 8}},
+    {.name = "device/stash-5", .run = stash_case, .n = {5}},
+    {.name = "device/stash-1m+3", .run = stash_case, .n = {MIB + 3}},
+    {.name = "device/stash-64m", .run = stash_case, .n = {64 * MIB}},
     {.name = "device/memory", .run = memory_case},
     {.name = "device/out-of-memory", .run = oom_case},
     {.name = "device/fault", .run = fault_case},

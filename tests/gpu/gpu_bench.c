@@ -19,7 +19,7 @@ enum { WARM = 3, TIMED = 10, STEPS = WARM + TIMED, ROWS_BATCHES = 24 };
 
 struct bench_case {
     const char *name, *shape;
-    bool full, checkpointing;
+    bool full, checkpointing, offloading;
     int64_t rows, length;  /* full rows of one micro-batch */
     int64_t packed_tokens; /* > 0: rows as in instruction data, packed to this many tokens */
     int64_t cap_gib;       /* > 0: find the longest single row that trains in so much */
@@ -27,13 +27,22 @@ struct bench_case {
 
 static const struct bench_case CASES[] = {
     {.name = "8b-lora", .shape = "llama-8b", .rows = 4, .length = 2048},
-    {.name = "8b-lora-ckpt", .shape = "llama-8b", .checkpointing = true, .rows = 4, .length = 2048},
+    {.name = "8b-lora-ckpt",
+     .shape = "llama-8b",
+     .checkpointing = true,
+     .offloading = true,
+     .rows = 4,
+     .length = 2048},
     {.name = "0.5b-lora", .shape = "qwen2.5-0.5b", .rows = 8, .length = 2048},
     {.name = "135m-lora", .shape = "smollm2-135m", .rows = 8, .length = 1024},
     {.name = "1.5b-full", .shape = "qwen2.5-1.5b", .full = true, .rows = 4, .length = 2048},
     {.name = "8b-rows", .shape = "llama-8b", .packed_tokens = 8192},
     {.name = "0.5b-rows", .shape = "qwen2.5-0.5b", .packed_tokens = 16384},
-    {.name = "longest-8b-24g", .shape = "llama-8b", .checkpointing = true, .cap_gib = 24},
+    {.name = "longest-8b-24g",
+     .shape = "llama-8b",
+     .checkpointing = true,
+     .offloading = true,
+     .cap_gib = 24},
 };
 
 /* ---- a spec, and a session of it --------------------------------------------------------------- */
@@ -53,6 +62,7 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     cJSON *const data = cJSON_AddObjectToObject(json, "data");
     cJSON_AddNumberToObject(data, "max_length", 131072);
     cJSON *const files = cJSON_AddArrayToObject(data, "train_files");
+    json_add_bool(json, "activation_offloading", c->offloading);
     cJSON_AddItemToArray(files, cJSON_CreateString("made in memory"));
     cJSON *const targets = cJSON_AddArrayToObject(json, "target_modules");
     cJSON_AddItemToArray(targets, cJSON_CreateString("all-linear"));
@@ -143,6 +153,7 @@ static enum status one_step(struct session *s, const struct spec *spec, const st
                                          .totals = optimizer_totals(&s->optimizer)};
     struct step_sums sums = {0};
     struct optimizer_report report = {0};
+                                         .offloading = spec->activation_offloading,
     TRY(optimizer_zero_grad(&s->optimizer, e));
     TRY(step_train(&s->model, b, &options, &sums, e));
     arena_enter(s->arena, PHASE_OPTIMIZER);
@@ -229,6 +240,7 @@ static void report_case(const struct bench_case *c, struct session *s, struct me
     json_add_bool(json, "planned_equals_peak", stats.allocated_peak == planned->allocated_peak);
     json_add_number(json, "reserved_gib", gib(stats.reserved_peak));
     json_add_number(json, "card_used_gib", gib(start_free - memory.free));
+    json_add_number(json, "host_gib", gib(s->space.host_bytes));
     json_add_number(json, "first_loss", m->first_loss);
     json_add_number(json, "last_loss", m->last_loss);
     struct str text = {0};
