@@ -165,7 +165,8 @@ struct glu_args {
     int64_t ld_out;
 };
 
-/* dgate_up [T,2F] (may be gate_up itself). */
+/* dgate_up [T,2F] (may be gate_up itself). With `gated`, out is made again on the way, as glu makes
+ * it: the gradient of a product that read it wants it, and gate_up is read here anyway. */
 struct glu_backward_args {
     int64_t tokens, width;
     enum activation activation;
@@ -176,6 +177,8 @@ struct glu_backward_args {
     int64_t ld_dout;
     void *dgate_up;
     int64_t ld_dgate_up;
+    void *gated; /* [T,F], may be dout; or NULL */
+    int64_t ld_gated;
 };
 
 /* out[t,:] = scale * table[ids[t],:]. table [V,C] contiguous, f32, bf16 or f16; out [T,C] of

@@ -225,8 +225,9 @@ enum status device_glu_backward(struct device *device, const struct glu_backward
     STEPS(ld_gate_up, 2 * a->width);
     STEPS(ld_dout, a->width);
     STEPS(ld_dgate_up, 2 * a->width);
+    NEED(!a->gated || a->ld_gated >= a->width, "ld_gated is smaller than the row it steps over");
     const double n = (double)a->tokens * (double)a->width;
-    count(device, 12 * n, 5 * bytes_of(a->dtype) * n);
+    count(device, n * (a->gated ? 13 : 12), bytes_of(a->dtype) * n * (a->gated ? 6 : 5));
     return device->ops->glu_backward(device, a, e);
 }
 

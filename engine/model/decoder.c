@@ -42,25 +42,19 @@ static enum status mlp_branch(const struct decoder_inputs *in, const struct laye
                               struct tape *tape, struct tensor *h, struct tensor **out,
                               struct err *e) {
     const struct random_keys *const keys = &in->keys;
-    struct tensor *gate_up = NULL, *gated = NULL;
+    struct tensor *gate_up = NULL;
+    const struct glu_linear down = {in->model->config.activation, &l->down};
     enum status status = STATUS_OK;
     GUARD(op_linear(tape, h, &l->gate_up, keys, &gate_up, e));
     tensor_drop(&h);
-    /* When the layer runs again only for its backward, nobody reads what its last product gives: it
-     * is not computed, and what it would read only for its adapters. */
-    const bool unread = tape->rerun && !l->norm_mlp_after.weight;
-    tape->unread = unread && !l->down.lora_a;
-    GUARD(op_glu(tape, gate_up, in->model->config.activation, l->down.tail, &gated, e));
-    tensor_drop(&gate_up);
-    tape->unread = unread;
-    GUARD(op_linear(tape, gated, &l->down, keys, out, e));
+    /* When the layer runs again only for its backward, nobody reads what its last product gives. */
+    tape->unread = tape->rerun && !l->norm_mlp_after.weight;
+    GUARD(op_glu_linear(tape, &gate_up, &down, keys, out, e));
     tape->unread = false;
-    tensor_drop(&gated);
     GUARD(close_branch(tape, &l->norm_mlp_after, out, e));
 done:
     tensor_release(h);
     tensor_release(gate_up);
-    tensor_release(gated);
     return status;
 }
 

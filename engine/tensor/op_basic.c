@@ -1,4 +1,4 @@
-/* op_basic.c - embedding, sum and gated unit: operations whose backward is one call to the device.
+/* op_basic.c - embedding and sum: operations whose backward is one call to the device.
  *
  * They read as a pair each: the backward stands right above its forward. */
 #include "engine/tensor/ops.h"
@@ -95,71 +95,5 @@ enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct
                                   .ld_out = y->ld};
     if (!tape->unread) TRY(device_add(tape->space->device, &args, e));
     record_sum(tape, a, b, y);
-    return STATUS_OK;
-}
-
-static enum status glu_backward(struct tape *tape, struct node *node, struct err *e) {
-    enum activation activation;
-    memcpy(&activation, node->extra, sizeof activation);
-    struct tensor *x = NULL, *dx = NULL;
-    const int64_t tail = node->inputs[0]->tail;
-    TRY(node_saved(node, 0, &x, e));
-    if (x->references == 1 && tensor_tail(x) >= tail) {
-        dx = tensor_retain(x); /* nobody else looks at it again: the gradient takes its place */
-    } else {
-        TRY(tensor_activation(tape->space, x->rows, x->cols, tail, &dx, e));
-    }
-    const struct glu_backward_args args = {.tokens = x->rows,
-                                           .width = x->cols / 2,
-                                           .activation = activation,
-                                           .dtype = x->dtype,
-                                           .gate_up = x->data,
-                                           .ld_gate_up = x->ld,
-                                           .dout = node->gradient->data,
-                                           .ld_dout = node->gradient->ld,
-                                           .dgate_up = dx->data,
-                                           .ld_dgate_up = dx->ld};
-    enum status status = device_glu_backward(tape->space->device, &args, e);
-    if (status == STATUS_OK) status = gradient_add(node->inputs[0], dx, e);
-    tensor_release(dx);
-    return status;
-}
-
-static enum status run_glu(const struct tensor *x, enum activation activation,
-                           const struct tensor *y, struct err *e) {
-    const struct glu_args args = {.tokens = x->rows,
-                                  .width = y->cols,
-                                  .activation = activation,
-                                  .dtype = x->dtype,
-                                  .gate_up = x->data,
-                                  .ld_gate_up = x->ld,
-                                  .out = y->data,
-                                  .ld_out = y->ld};
-    return device_glu(x->space->device, &args, e);
-}
-
-static enum status make_glu_again(const struct recipe *recipe, struct tensor *into, struct err *e) {
-    enum activation activation;
-    memcpy(&activation, recipe->extra, sizeof activation);
-    return run_glu(recipe->from[0], activation, into, e);
-}
-
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, int64_t tail,
-                   struct tensor **out, struct err *e) {
-    ASSERT(x->cols % 2 == 0);
-    struct tensor *y = NULL;
-    const struct shape shape = {.rows = x->rows, .cols = x->cols / 2, .tail = tail};
-    TRY(tape_result(tape, &shape, &y, e));
-    *out = y;
-    if (!tape->unread) TRY(run_glu(x, activation, y, e));
-    if (!tape->recording) return STATUS_OK;
-    struct recipe *const recipe = recipe_attach(y, &x, 1);
-    recipe->make = make_glu_again;
-    memcpy(recipe->extra, &activation, sizeof activation);
-    if (!tape_records(tape, &x, 1)) return STATUS_OK;
-    struct node *const node = tape_push(tape, glu_backward, y);
-    node_input(node, 0, x);
-    node_save(node, 0, x);
-    memcpy(node->extra, &activation, sizeof activation);
     return STATUS_OK;
 }

@@ -9,11 +9,6 @@
 
 #include <string.h>
 
-struct linear_extra {
-    const struct linear *linear;
-    uint64_t seed, step;
-};
-
 static bool has_magnitude(const struct linear *l) {
     for (int64_t i = 0; i < l->adapter_count; i++) {
         if (l->adapters[i].magnitude) return true;
@@ -71,11 +66,12 @@ enum status linear_product_back(const struct linear *l, const struct tensor *dy,
     return gemm(dy, &args, e);
 }
 
-enum status linear_weight_backward(struct node *node, const struct tensor *dz, struct err *e) {
-    struct tensor *x = NULL, *value = NULL;
+/* dW += dz^T x and dbias += sums of dy, where they are trained. */
+static enum status weight_backward(const struct node *node, const struct tensor *dz,
+                                   const struct tensor *x, struct err *e) {
+    struct tensor *value = NULL;
     bool accumulate = false;
     if (node->inputs[INPUT_WEIGHT]) {
-        TRY(node_saved(node, SAVED_INPUT, &x, e));
         TRY(gradient_target(node->inputs[INPUT_WEIGHT], &value, &accumulate, e));
         const struct gemm_args args = {.m = dz->cols,
                                        .n = x->cols,
@@ -101,7 +97,8 @@ enum status linear_weight_backward(struct node *node, const struct tensor *dz, s
     return device_column_sum(dy->space->device, &sum, e);
 }
 
-enum status linear_b_backward(const struct lora *a, const struct tensor *dz,
+/* dB += scaling * dz[:, rows]^T xa[:, ranks] */
+static enum status b_backward(const struct lora *a, const struct tensor *dz,
                               const struct tensor *xa, struct err *e) {
     struct tensor *db = NULL;
     bool accumulate = false;
@@ -118,7 +115,8 @@ enum status linear_b_backward(const struct lora *a, const struct tensor *dz,
     return gemm(dz, &args, e);
 }
 
-enum status linear_a_backward(const struct linear *l, struct matrix dxa, const struct tensor *x,
+/* dA += dxa^T x for all adapters at once. */
+static enum status a_backward(const struct linear *l, struct matrix dxa, const struct tensor *x,
                               struct err *e) {
     struct tensor *da = NULL;
     bool accumulate = false;
@@ -150,94 +148,151 @@ static enum status add_adapter(const struct lora *a, const struct tensor *xa,
     return gemm(y, &args, e);
 }
 
-/* One adapter's part of backward: its columns of dxa, and B's gradient. dz is the gradient of x W^T
- * + scaling x A^T B^T in the adapter's columns. */
-static enum status adapter_backward(const struct lora *a, const struct tensor *xa,
-                                    const struct tensor *dz, const struct tensor *dxa,
-                                    struct err *e) {
-    const struct gemm_args to_xa = {.m = dz->rows,
-                                    .n = a->rank,
-                                    .k = a->rows,
-                                    .alpha = a->scaling,
-                                    .a = tensor_matrix_at(dz, 0, a->first_row),
-                                    .b = tensor_matrix(a->b),
-                                    .c = tensor_matrix_at(dxa, 0, a->rank_first)};
-    TRY(gemm(dz, &to_xa, e));
-    return linear_b_backward(a, dz, xa, e);
+/* What dA, dB and dx are made of: the gradient of x W^T + scaling x A^T B^T. */
+static const struct tensor *dz_of(const struct linear_back *b) {
+    return b->scaled ? b->scaled : b->node->gradient;
 }
 
-/* dxa, and the gradients of A and B. */
-static enum status adapters_backward(const struct linear_extra *extra, struct node *node,
-                                     const struct tensor *dz, struct tensor **dxa, struct err *e) {
-    const struct linear *const l = extra->linear;
-    const struct tensor *const xa = node->saved[SAVED_XA];
-    struct tensor *x = NULL, *dropped = NULL;
-    enum status status = STATUS_OK;
-    TRY(tensor_activation(dz->space, xa->rows, xa->cols, 0, dxa, e));
+/* dxa = scaling * dz B, each adapter in its own columns. */
+static enum status adapters_begin(struct linear_back *b, struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    const struct tensor *const dz = dz_of(b);
+    TRY(tensor_activation(dz->space, dz->rows, l->lora_a->rows, 0, &b->part, e));
+    b->dxa = tensor_matrix(b->part);
     for (int64_t i = 0; i < l->adapter_count; i++) {
-        TRY(adapter_backward(&l->adapters[i], xa, dz, *dxa, e));
+        const struct lora *const a = &l->adapters[i];
+        const struct gemm_args args = {.m = dz->rows,
+                                       .n = a->rank,
+                                       .k = a->rows,
+                                       .alpha = a->scaling,
+                                       .a = tensor_matrix_at(dz, 0, a->first_row),
+                                       .b = tensor_matrix(a->b),
+                                       .c = tensor_matrix_at(b->part, 0, a->rank_first)};
+        TRY(gemm(dz, &args, e));
     }
-    TRY(node_saved(node, SAVED_INPUT, &x, e));
+    return STATUS_OK;
+}
+
+enum status linear_back_begin(struct linear_back *b, struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    if (l->augmented) return tail_begin(b, e);
+    if (b->node->saved[SAVED_PLAIN]) TRY(dora_backward(b->tape, l, b->node, &b->scaled, e));
+    return l->lora_a ? adapters_begin(b, e) : STATUS_OK;
+}
+
+void linear_back_end(struct linear_back *b) {
+    tensor_drop(&b->scaled);
+    tensor_drop(&b->part);
+}
+
+/* x A^T for all adapters. */
+static enum status make_xa(const struct linear *l, const struct tensor *x, struct tensor **xa,
+                           struct err *e) {
+    TRY(tensor_activation(x->space, x->rows, l->augmented ? l->tail : l->lora_a->rows, 0, xa, e));
+    if (l->augmented) return tail_xa(l, x, tensor_matrix(*xa), e);
+    const struct gemm_args args = {.m = x->rows,
+                                   .n = l->lora_a->rows,
+                                   .k = x->cols,
+                                   .alpha = 1,
+                                   .trans_b = true,
+                                   .a = tensor_matrix(x),
+                                   .b = tensor_matrix(l->lora_a),
+                                   .c = tensor_matrix(*xa)};
+    return gemm(x, &args, e);
+}
+
+/* dA and dB. Where the result was unread, nobody made x A^T yet. */
+static enum status adapters_backward(const struct linear_back *b, const struct tensor *x,
+                                     struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    struct node *const node = b->node;
+    struct tensor *dropped = NULL;
+    enum status status = STATUS_OK;
     if (node->saved[SAVED_KEYS]) {
-        GUARD(tensor_activation(dz->space, x->rows, x->cols, 0, &dropped, e));
-        GUARD(dropout(extra, node->saved[SAVED_KEYS], x, dropped, false, e));
+        GUARD(tensor_activation(x->space, x->rows, x->cols, 0, &dropped, e));
+        GUARD(dropout(b->extra, node->saved[SAVED_KEYS], x, dropped, false, e));
+        x = dropped;
     }
-    GUARD(linear_a_backward(l, tensor_matrix(*dxa), dropped ? dropped : x, e));
+    if (!node->saved[SAVED_XA]) GUARD(make_xa(l, x, &node->saved[SAVED_XA], e));
+    for (int64_t i = 0; i < l->adapter_count; i++) {
+        GUARD(b_backward(&l->adapters[i], dz_of(b), node->saved[SAVED_XA], e));
+    }
+    node_drop(node, SAVED_XA);
+    GUARD(a_backward(l, b->dxa, x, e));
 done:
     tensor_release(dropped);
     return status;
 }
 
-/* dx (+)= the gradient through the base, and through the adapters where there is a dxa. */
-static enum status input_backward(const struct linear_extra *extra, struct node *node,
-                                  const struct tensor *dz, const struct tensor *dxa,
-                                  struct err *e) {
-    const struct linear *const l = extra->linear;
-    const struct tensor *const keys = node->saved[SAVED_KEYS], *const dy = node->gradient;
-    struct tensor *dx = NULL, *part = NULL;
-    bool accumulate = false;
+enum status linear_back_parameters(const struct linear_back *b, const struct tensor *x,
+                                   struct err *e) {
+    TRY(weight_backward(b->node, dz_of(b), x, e));
+    return b->extra->linear->lora_a ? adapters_backward(b, x, e) : STATUS_OK;
+}
+
+/* dx += the gradient through the adapters, where their input was dropped out. With dropout under
+ * DoRA the base sees x itself, whose gradient is not scaled: `apart` brings the scaled one. */
+static enum status dropped_input(const struct linear_back *b, const struct tensor *dx, bool apart,
+                                 struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    struct node *const node = b->node;
+    struct tensor *part = NULL;
     enum status status = STATUS_OK;
-    TRY(gradient_target(node->inputs[INPUT_X], &dx, &accumulate, e));
-    /* With dropout under DoRA the base sees x itself: its gradient is not scaled. */
-    const bool apart = node->saved[SAVED_PLAIN] && keys;
-    TRY(linear_product_back(l, apart ? dy : dz, 1, accumulate ? 1 : 0, dx, e));
-    if (!dxa) return STATUS_OK;
-    if (keys) TRY(tensor_activation(dz->space, dx->rows, dx->cols, 0, &part, e));
-    const struct gemm_args to_x = {.m = dx->rows,
+    TRY(tensor_activation(dx->space, dx->rows, dx->cols, 0, &part, e));
+    const struct gemm_args args = {.m = dx->rows,
                                    .n = dx->cols,
-                                   .k = dxa->cols,
+                                   .k = l->lora_a->rows,
                                    .alpha = 1,
-                                   .beta = keys ? 0 : 1,
-                                   .a = tensor_matrix(dxa),
+                                   .a = b->dxa,
                                    .b = tensor_matrix(l->lora_a),
-                                   .c = tensor_matrix(keys ? part : dx)};
-    GUARD(gemm(dx, &to_x, e));
+                                   .c = tensor_matrix(part)};
+    GUARD(gemm(dx, &args, e));
     if (apart) {
-        GUARD(linear_product_back(l, dz, 1, 1, part, e));
-        GUARD(linear_product_back(l, dy, -1, 1, part, e));
+        GUARD(linear_product_back(l, dz_of(b), 1, 1, part, e));
+        GUARD(linear_product_back(l, node->gradient, -1, 1, part, e));
     }
-    if (keys) GUARD(dropout(extra, keys, part, dx, true, e));
+    GUARD(dropout(b->extra, node->saved[SAVED_KEYS], part, dx, true, e));
 done:
     tensor_release(part);
     return status;
 }
 
+enum status linear_back_input(const struct linear_back *b, const struct tensor *dx, bool accumulate,
+                              struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    const struct node *const node = b->node;
+    if (l->augmented) return tail_input(b, dx, accumulate, e);
+    const bool apart = node->saved[SAVED_PLAIN] && node->saved[SAVED_KEYS];
+    TRY(linear_product_back(l, apart ? node->gradient : dz_of(b), 1, accumulate ? 1 : 0, dx, e));
+    if (!l->lora_a) return STATUS_OK;
+    if (node->saved[SAVED_KEYS]) return dropped_input(b, dx, apart, e);
+    const struct gemm_args args = {.m = dx->rows,
+                                   .n = dx->cols,
+                                   .k = l->lora_a->rows,
+                                   .alpha = 1,
+                                   .beta = 1,
+                                   .a = b->dxa,
+                                   .b = tensor_matrix(l->lora_a),
+                                   .c = tensor_matrix(dx)};
+    return gemm(dx, &args, e);
+}
+
 static enum status linear_backward(struct tape *tape, struct node *node, struct err *e) {
     struct linear_extra extra;
     memcpy(&extra, node->extra, sizeof extra);
-    const struct linear *const l = extra.linear;
-    struct tensor *scaled = NULL, *dxa = NULL;
+    struct linear_back back = {.extra = &extra, .tape = tape, .node = node};
+    struct tensor *x = NULL, *dx = NULL;
+    bool accumulate = false;
     enum status status = STATUS_OK;
-    if (l->augmented) return tail_backward(tape, l, node, e);
-    if (node->saved[SAVED_PLAIN]) GUARD(dora_backward(tape, l, node, &scaled, e));
-    const struct tensor *const dz = scaled ? scaled : node->gradient;
-    GUARD(linear_weight_backward(node, dz, e));
-    if (l->lora_a) GUARD(adapters_backward(&extra, node, dz, &dxa, e));
+    GUARD(linear_back_begin(&back, e));
+    GUARD(node_saved(node, SAVED_INPUT, &x, e));
+    GUARD(linear_back_parameters(&back, x, e));
     node_drop(node, SAVED_INPUT); /* its bytes may become those of its gradient */
-    if (node->inputs[INPUT_X]) GUARD(input_backward(&extra, node, dz, dxa, e));
+    if (!node->inputs[INPUT_X]) goto done;
+    GUARD(gradient_target(node->inputs[INPUT_X], &dx, &accumulate, e));
+    GUARD(linear_back_input(&back, dx, accumulate, e));
 done:
-    tensor_release(scaled);
-    tensor_release(dxa);
+    linear_back_end(&back);
     return status;
 }
 
@@ -253,32 +308,12 @@ static enum status add_bias(const struct linear *l, const struct tensor *y, stru
     return device_column_scale(y->space->device, &add, e);
 }
 
-/* x A^T for all adapters, and what each adds to y, where that is read. */
-static enum status add_adapters(const struct tape *tape, const struct linear *l,
-                                const struct tensor *input, struct tensor **xa,
-                                const struct tensor *y, struct err *e) {
-    TRY(tensor_activation(y->space, input->rows, l->lora_a->rows, 0, xa, e));
-    const struct gemm_args to_xa = {.m = input->rows,
-                                    .n = l->lora_a->rows,
-                                    .k = input->cols,
-                                    .alpha = 1,
-                                    .trans_b = true,
-                                    .a = tensor_matrix(input),
-                                    .b = tensor_matrix(l->lora_a),
-                                    .c = tensor_matrix(*xa)};
-    TRY(gemm(input, &to_xa, e));
-    for (int64_t i = 0; !tape->unread && i < l->adapter_count; i++) {
-        TRY(add_adapter(&l->adapters[i], *xa, y, e));
-    }
-    return STATUS_OK;
-}
-
 /* y = x W^T + bias, then the adapters, leaving in `parts` what backward will want. Under DoRA,
  * dropout acts on what the magnitude scales and not on the base (as in PEFT): with d = dropout(x),
  * y = (x - d) W^T + bias + m/norm * (d W^T + scaling d A^T B^T). */
-static enum status linear_forward(struct tape *tape, struct tensor *x,
-                                  const struct linear_extra *extra, struct tensor **parts,
-                                  struct tensor *y, struct err *e) {
+static enum status plain_forward(struct tape *tape, struct tensor *x,
+                                 const struct linear_extra *extra, struct tensor **parts,
+                                 struct tensor *y, struct err *e) {
     const struct linear *const l = extra->linear;
     const struct tensor *const row_keys = parts[SAVED_KEYS];
     const bool scaled = has_magnitude(l);
@@ -291,8 +326,11 @@ static enum status linear_forward(struct tape *tape, struct tensor *x,
     const struct tensor *const input = dropped ? dropped : x;
     const struct product base = {
         .x = scaled ? input : x, .bias = scaled ? NULL : l->bias, .c = y, .alpha = 1};
-    if (!tape->unread) GUARD(linear_product(l, &base, e));
-    if (l->lora_a) GUARD(add_adapters(tape, l, input, &parts[SAVED_XA], y, e));
+    GUARD(linear_product(l, &base, e));
+    if (l->lora_a) GUARD(make_xa(l, input, &parts[SAVED_XA], e));
+    for (int64_t i = 0; i < l->adapter_count; i++) {
+        GUARD(add_adapter(&l->adapters[i], parts[SAVED_XA], y, e));
+    }
     if (!scaled) goto done;
     GUARD(dora_apply(tape, l, y, &parts[SAVED_PLAIN], &parts[SAVED_NORM], e));
     if (dropped) {
@@ -307,45 +345,70 @@ done:
     return status;
 }
 
-static void record(struct tape *tape, struct tensor *x, const struct linear_extra *extra,
-                   struct tensor *const *parts, struct tensor *out) {
+/* The magnitudes of DoRA are a function of the result. */
+bool linear_is_unread(const struct tape *tape, const struct linear *l) {
+    return tape->unread && !has_magnitude(l);
+}
+
+enum status linear_forward(struct tape *tape, struct tensor *x, const struct linear_extra *extra,
+                           struct tensor **parts, struct tensor **out, struct err *e) {
+    const struct linear *const l = extra->linear;
+    const int64_t rows = x->rows, cols = l->weight->rows;
+    const bool unread = linear_is_unread(tape, l);
+    ASSERT(x->cols == l->weight->cols && (!l->augmented || l->dropout == 0));
+    if (unread) {
+        *out = tensor_without_bytes(tape->space, rows, cols);
+    } else {
+        TRY(tensor_activation(tape->space, rows, cols, l->output_tail, out, e));
+    }
+    tensor_want_tail(*out, l->tail);
+    if (unread) return STATUS_OK;
+    return l->augmented ? tail_forward(tape, l, x, *out, &parts[SAVED_XA], e)
+                        : plain_forward(tape, x, extra, parts, *out, e);
+}
+
+enum status linear_own_xa(struct tensor **parts, struct err *e) {
+    struct tensor *const xa = parts[SAVED_XA];
+    if (!xa || !xa->owner) return STATUS_OK;
+    struct tensor *own = NULL;
+    TRY(tensor_activation(xa->space, xa->rows, xa->cols, 0, &own, e));
+    const enum status status = tensor_copy(own, xa, e);
+    tensor_release(xa);
+    parts[SAVED_XA] = own;
+    return status;
+}
+
+struct node *linear_record(struct tape *tape, struct tensor *x, const struct linear_extra *extra,
+                           struct tensor *const *parts, struct tensor *out) {
     const struct linear *const l = extra->linear;
     struct tensor *const inputs[] = {x, l->weight, l->bias, l->lora_a};
-    if (!tape_records(tape, inputs, 4)) return;
+    if (!tape_records(tape, inputs, 4)) return NULL;
     struct node *const node = tape_push(tape, linear_backward, out);
     node_input(node, INPUT_X, x);
     node_input(node, INPUT_WEIGHT, l->weight);
     node_input(node, INPUT_BIAS, l->bias);
-    node_save(node, SAVED_INPUT, node->inputs[INPUT_WEIGHT] || l->lora_a ? x : NULL);
-    for (int i = SAVED_XA; i < SAVED_COUNT; i++) {
+    for (int i = 0; i < SAVED_COUNT; i++) {
         node_save(node, i, parts[i]);
     }
     memcpy(node->extra, extra, sizeof *extra);
+    return node;
+}
+
+struct tensor *linear_row_keys(const struct tape *tape, const struct linear *l,
+                               const struct random_keys *keys) {
+    const bool drops = l->lora_a && l->dropout > 0 && tape->training;
+    return drops ? tensor_retain(keys->row_keys) : NULL;
 }
 
 enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
                       const struct random_keys *keys, struct tensor **out, struct err *e) {
-    ASSERT(x->cols == linear->weight->cols);
     const struct linear_extra extra = {.linear = linear, .seed = keys->seed, .step = keys->step};
-    struct tensor *parts[SAVED_COUNT] = {0};
-    /* The magnitudes of DoRA are a function of the result. */
-    const bool unread = tape->unread;
-    tape->unread = unread && !has_magnitude(linear);
-    const struct shape shape = {
-        .rows = x->rows, .cols = linear->weight->rows, .tail = linear->output_tail};
-    TRY(tape_result(tape, &shape, out, e));
-    tensor_want_tail(*out, linear->tail);
-    enum status status = STATUS_OK;
-    if (linear->augmented) {
-        ASSERT(linear->dropout == 0);
-        status = tail_forward(tape, linear, x, *out, &parts[SAVED_XA], e);
-    } else {
-        const bool drops = linear->lora_a && linear->dropout > 0 && tape->training;
-        if (drops) parts[SAVED_KEYS] = tensor_retain(keys->row_keys);
-        status = linear_forward(tape, x, &extra, parts, *out, e);
-    }
-    tape->unread = unread;
-    if (status == STATUS_OK) record(tape, x, &extra, parts, *out);
+    struct tensor *parts[SAVED_COUNT] = {[SAVED_KEYS] = linear_row_keys(tape, linear, keys)};
+    if (linear->weight->gradient || linear->lora_a) parts[SAVED_INPUT] = tensor_retain(x);
+    enum status status = linear_forward(tape, x, &extra, parts, out, e);
+    /* An x with a recipe is made again for backward, without its tail. */
+    if (status == STATUS_OK && x->recipe) status = linear_own_xa(parts, e);
+    if (status == STATUS_OK) linear_record(tape, x, &extra, parts, *out);
     for (int i = 0; i < SAVED_COUNT; i++) {
         tensor_release(parts[i]);
     }

@@ -17,9 +17,8 @@ static int64_t inputs(const struct linear *l) {
     return l->weight->cols;
 }
 
-/* XA [T,rp] = X * A^T, where `to` says. */
-static enum status make_xa(const struct linear *l, const struct tensor *x, struct matrix to,
-                           struct err *e) {
+enum status tail_xa(const struct linear *l, const struct tensor *x, struct matrix to,
+                    struct err *e) {
     const struct gemm_args args = {.m = x->rows,
                                    .n = l->tail,
                                    .k = inputs(l),
@@ -50,19 +49,12 @@ static enum status make_y(const struct linear *l, const struct tensor *x, int64_
 enum status tail_forward(struct tape *tape, const struct linear *l, struct tensor *x,
                          struct tensor *y, struct tensor **xa, struct err *e) {
     if (tensor_tail(x) >= l->tail) {
-        TRY(make_xa(l, x, tensor_matrix_at(x, 0, x->cols), e));
-        if (!tape->unread) TRY(make_y(l, x, inputs(l) + l->tail, y, e));
-        if (!tape->recording) return STATUS_OK;
-        /* x may be made again for backward, without its tail. */
-        TRY(tensor_activation(tape->space, x->rows, l->tail, 0, xa, e));
-        struct tensor *tail = tensor_view_block(x, 0, x->rows, x->cols, l->tail);
-        const enum status status = tensor_copy(*xa, tail, e);
-        tensor_release(tail);
-        return status;
+        if (tape->recording) *xa = tensor_view_block(x, 0, x->rows, x->cols, l->tail);
+        TRY(tail_xa(l, x, tensor_matrix_at(x, 0, x->cols), e));
+        return make_y(l, x, inputs(l) + l->tail, y, e);
     }
     TRY(tensor_activation(tape->space, x->rows, l->tail, 0, xa, e));
-    TRY(make_xa(l, x, tensor_matrix(*xa), e));
-    if (tape->unread) return STATUS_OK;
+    TRY(tail_xa(l, x, tensor_matrix(*xa), e));
     TRY(make_y(l, x, inputs(l), y, e));
     const struct gemm_args more = {.m = x->rows,
                                    .n = outputs(l),
@@ -89,50 +81,35 @@ static enum status make_s(const struct linear *l, const struct tensor *dy, struc
     return device_gemm(dy->space->device, &args, e);
 }
 
+enum status tail_begin(struct linear_back *b, struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    const struct tensor *const dy = b->node->gradient;
+    b->dxa = tensor_matrix_at(dy, 0, dy->cols);
+    if (tensor_tail(dy) < l->tail) {
+        TRY(tensor_activation(dy->space, dy->rows, l->tail, 0, &b->part, e));
+        b->dxa = tensor_matrix(b->part);
+    }
+    return make_s(l, dy, b->dxa, e);
+}
+
 /* dX = [dY | S] * M[:, 0:K]; with a separate S, in two parts. */
-static enum status make_dx(const struct linear *l, const struct tensor *dy, const struct tensor *s,
-                           struct gradient *x, struct err *e) {
-    struct tensor *dx = NULL;
-    bool accumulate = false;
-    TRY(gradient_target(x, &dx, &accumulate, e));
+enum status tail_input(const struct linear_back *b, const struct tensor *dx, bool accumulate,
+                       struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    const struct tensor *const dy = b->node->gradient;
     struct gemm_args args = {.m = dy->rows,
                              .n = inputs(l),
-                             .k = outputs(l) + (s ? 0 : l->tail),
+                             .k = outputs(l) + (b->part ? 0 : l->tail),
                              .alpha = 1,
                              .beta = accumulate ? 1 : 0,
                              .a = tensor_matrix(dy),
                              .b = tensor_matrix(l->augmented),
                              .c = tensor_matrix(dx)};
     TRY(device_gemm(dy->space->device, &args, e));
-    if (!s) return STATUS_OK;
+    if (!b->part) return STATUS_OK;
     args.k = l->tail;
     args.beta = 1;
-    args.a = tensor_matrix(s);
+    args.a = b->dxa;
     args.b = tensor_matrix_at(l->augmented, outputs(l), 0);
     return device_gemm(dy->space->device, &args, e);
-}
-
-enum status tail_backward(struct tape *tape, const struct linear *l, struct node *node,
-                          struct err *e) {
-    const struct tensor *const dy = node->gradient;
-    struct tensor *x = NULL, *s = NULL;
-    struct matrix where = tensor_matrix_at(dy, 0, dy->cols);
-    enum status status = STATUS_OK;
-    if (tensor_tail(dy) < l->tail) {
-        GUARD(tensor_activation(tape->space, dy->rows, l->tail, 0, &s, e));
-        where = tensor_matrix(s);
-    }
-    GUARD(make_s(l, dy, where, e));
-    for (int64_t i = 0; i < l->adapter_count; i++) {
-        GUARD(linear_b_backward(&l->adapters[i], dy, node->saved[SAVED_XA], e));
-    }
-    node_drop(node, SAVED_XA);
-    GUARD(linear_weight_backward(node, dy, e));
-    GUARD(node_saved(node, SAVED_INPUT, &x, e));
-    GUARD(linear_a_backward(l, where, x, e));
-    node_drop(node, SAVED_INPUT); /* its bytes may become those of its gradient */
-    if (node->inputs[INPUT_X]) GUARD(make_dx(l, dy, s, node->inputs[INPUT_X], e));
-done:
-    tensor_release(s);
-    return status;
 }

@@ -36,10 +36,6 @@ struct addends {
 enum status op_add_rmsnorm(struct tape *tape, struct addends addends, const struct norm *norm,
                            struct tensor **sum, struct tensor **out, struct err *e);
 
-/* out[t,f] = act(x[t,f]) * x[t,F+f]. x [T,2F], out [T,F] with a tail. The result has a recipe. */
-enum status op_glu(struct tape *tape, struct tensor *x, enum activation activation, int64_t tail,
-                   struct tensor **out, struct err *e);
-
 /* A LoRA adapter (Hu et al. 2021) on a range of output rows of a linear layer. */
 struct lora {
     int64_t first_row, rows;  /* of the outputs: one of q, k, v in a packed product, or all */
@@ -81,6 +77,15 @@ struct random_keys {
 /* x [T,K] -> out [T,N]. `linear` must outlive the node. */
 enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
                       const struct random_keys *keys, struct tensor **out, struct err *e);
+
+/* A gated unit and the layer that reads it: out = linear(g), g[t,f] = act(x[t,f]) * x[t,F+f].
+ * x [T,2F] -> out [T,N]. Lets go of the caller's *x as soon as it was read. */
+struct glu_linear {
+    enum activation activation;
+    const struct linear *linear; /* must outlive the node */
+};
+enum status op_glu_linear(struct tape *tape, struct tensor **x, const struct glu_linear *layer,
+                          const struct random_keys *keys, struct tensor **out, struct err *e);
 
 /* Rotary embedding, optional q/k norm and causal attention over a packed projection. */
 struct attention_options {

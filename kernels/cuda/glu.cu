@@ -68,11 +68,12 @@ __global__ void __launch_bounds__(256) glu_kernel(const struct glu_args a) {
     }
 }
 
-/* Computes dgate = dout * up * act'(gate), dup = dout * act(gate).
+/* Computes dgate = dout * up * act'(gate), dup = dout * act(gate); with AGAIN also gated =
+ * act(gate) * up, with glu_kernel's own roundings.
  * Grid: tile_rows; a thread one pack of each, a loop over rows.
- * T, f32 in between. F and the three ld multiples of N.
- * Bytes: 5 * sizeof(T) an element of dout. */
-template <typename T, int N, bool GELU>
+ * T, f32 in between. F and every ld multiples of N.
+ * Bytes: (AGAIN ? 6 : 5) * sizeof(T) an element of dout. */
+template <typename T, int N, bool GELU, bool AGAIN>
 __global__ void __launch_bounds__(256) glu_backward_kernel(const struct glu_backward_args a) {
     const int64_t f = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
     if (f >= a.width) return;
@@ -88,11 +89,14 @@ __global__ void __launch_bounds__(256) glu_backward_kernel(const struct glu_back
         for (int i = 0; i < N; i++) {
             float slope;
             const float value = activate_slope<T, GELU>(gate[i], &slope);
+            const float again = value * up[i];
             gate[i] = dout[i] * up[i] * slope;
             up[i] = dout[i] * value;
+            dout[i] = again;
         }
         store_pack<T, N>(dgate_at, gate);
         store_pack<T, N>(dgate_at + a.width, up);
+        if constexpr (AGAIN) store_pack<T, N>((T *)a.gated + t * a.ld_gated + f, dout);
     }
 }
 
@@ -119,14 +123,23 @@ enum status cuda_glu(struct device *device, const struct glu_args *a, struct err
     });
 }
 
-template <typename T, int N>
+template <typename T, int N, bool AGAIN>
 static void launch_glu_backward(struct device *device, const struct glu_backward_args *a) {
     const struct tiling tiling = tile_rows(device, a->tokens, divide_up(a->width, N));
     const cudaStream_t stream = cuda_state_of(device)->stream;
     if (a->activation == ACTIVATION_SILU) {
-        glu_backward_kernel<T, N, false><<<tiling.grid, tiling.block, 0, stream>>>(*a);
+        glu_backward_kernel<T, N, false, AGAIN><<<tiling.grid, tiling.block, 0, stream>>>(*a);
     } else {
-        glu_backward_kernel<T, N, true><<<tiling.grid, tiling.block, 0, stream>>>(*a);
+        glu_backward_kernel<T, N, true, AGAIN><<<tiling.grid, tiling.block, 0, stream>>>(*a);
+    }
+}
+
+template <typename T, int N>
+static void launch_glu_backward(struct device *device, const struct glu_backward_args *a) {
+    if (a->gated) {
+        launch_glu_backward<T, N, true>(device, a);
+    } else {
+        launch_glu_backward<T, N, false>(device, a);
     }
 }
 
@@ -136,7 +149,8 @@ enum status cuda_glu_backward(struct device *device, const struct glu_backward_a
         using T = decltype(one);
         if (a->width % WIDE<T> == 0 && is_wide(a->gate_up, a->ld_gate_up, sizeof(T)) &&
             is_wide(a->dout, a->ld_dout, sizeof(T)) &&
-            is_wide(a->dgate_up, a->ld_dgate_up, sizeof(T))) {
+            is_wide(a->dgate_up, a->ld_dgate_up, sizeof(T)) &&
+            (!a->gated || is_wide(a->gated, a->ld_gated, sizeof(T)))) {
             launch_glu_backward<T, WIDE<T>>(device, a);
         } else {
             launch_glu_backward<T, 1>(device, a);

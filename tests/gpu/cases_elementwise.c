@@ -1,6 +1,7 @@
 /* cases_elementwise.c - gated units, dropout, sums, quotients, conversion.
  *
- * n: rows, cols, padding in every ld, then for units: gelu (1), in place (1); for dropout:
+ * n: rows, cols, padding in every ld, then for units: gelu (1), in place (1), forward made again
+ * (1); for dropout:
  * accumulate, in place; for conversion: dtype of the result. x: p of dropout, scale of conversion.
  * Large cases are also timed. */
 #include "base/mem.h"
@@ -56,6 +57,8 @@ static enum status run_glu_backward(struct device *device, enum side side, void 
                                    .ld_dout = p->y->ld,
                                    .dgate_up = p->out->at[side],
                                    .ld_dgate_up = p->out->ld,
+                                   .gated = p->c->n[5] ? p->y->at[side] : NULL,
+                                   .ld_gated = p->y->ld,
                                },
                                e);
 }
@@ -78,7 +81,9 @@ static enum status glu_backward_case(struct gpu_test *t, const struct gpu_case *
     p.out = c->n[4] ? p.x : gpu_output(t, rows, 2 * width, 2 * width + pad, c->dtype);
     TRY(gpu_run(t, run_glu_backward, &p, e));
     gpu_compare(t, p.out, "dgate_up", 0);
-    return time_large(t, run_glu_backward, &p, 5 * (double)dtype_bytes(c->dtype), e);
+    if (c->n[5]) gpu_compare(t, p.y, "gated", 0);
+    return time_large(t, run_glu_backward, &p, (c->n[5] ? 6 : 5) * (double)dtype_bytes(c->dtype),
+                      e);
 }
 
 /* ---- dropout ---- */
@@ -249,7 +254,11 @@ static const struct gpu_case CASES[] = {
     EVERY_DTYPE("glu_backward", glu_backward_case, "4864-gelu", 0, 19, 4864, 0, 1),
     EVERY_DTYPE("glu_backward", glu_backward_case, "in-place", 0, 19, 896, 64, 0, 1),
     EVERY_DTYPE("glu_backward", glu_backward_case, "odd", 0, 19, 77, 3, 1, 1),
+    EVERY_DTYPE("glu_backward", glu_backward_case, "again", 0, 19, 896, 64, 0, 1, 1),
+    EVERY_DTYPE("glu_backward", glu_backward_case, "again-odd-gelu", 0, 19, 77, 3, 1, 1, 1),
     CASE("glu_backward", glu_backward_case, "8192x14336", DTYPE_BF16, 0, 8192, 14336, 64, 0, 1),
+    CASE("glu_backward", glu_backward_case, "8192x14336-again", DTYPE_BF16, 0, 8192, 14336, 64, 0,
+         1, 1),
     EVERY_DTYPE("dropout", dropout_case, "1536", 0.1, 37, 1536, 64),
     EVERY_DTYPE("dropout", dropout_case, "in-place", 0.5, 37, 896, 0, 0, 1),
     EVERY_DTYPE("dropout", dropout_case, "add", 0.1, 37, 896, 64, 1),

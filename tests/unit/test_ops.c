@@ -235,18 +235,24 @@ static void check_glu(struct device *device, int64_t width, enum activation acti
             ops_near((double)out[i], glu_value(&d, t, column), 2e-6, 1, "glu", i);
         }
     }
-    /* In place, which device.h allows. */
+    /* In place, which device.h allows; what forward gave is made again over its gradient. */
+    float *again = ops_random(tokens * ld_out, 1, 3);
     ops_ok(device_glu_backward(device,
                                &(struct glu_backward_args){.tokens = tokens,
                                                            .width = width,
                                                            .activation = activation,
                                                            .gate_up = x,
                                                            .ld_gate_up = ld_x,
-                                                           .dout = dout,
+                                                           .dout = again,
                                                            .ld_dout = ld_out,
                                                            .dgate_up = x,
-                                                           .ld_dgate_up = ld_x},
+                                                           .ld_dgate_up = ld_x,
+                                                           .gated = again,
+                                                           .ld_gated = ld_out},
                                e));
+    for (int64_t i = 0; i < tokens * ld_out; i++) {
+        assert_true(again[i] == (i % ld_out < width ? out[i] : dout[i]));
+    }
     for (int64_t t = 0; t < tokens; t++) {
         ops_check_gradient(&(struct ops_gradient){d.x + t * ld_x, x + t * ld_x, 2 * width, glu_loss,
                                                   &d, "dgate_up"},
@@ -257,6 +263,7 @@ static void check_glu(struct device *device, int64_t width, enum activation acti
     mem_free(out);
     mem_free(gap);
     mem_free(dout);
+    mem_free(again);
     mem_free(d.x);
 }
 

@@ -41,22 +41,31 @@ enum status SIMD(cpu_glu)(struct device *device, const struct glu_args *a, struc
     return STATUS_OK;
 }
 
+/* One row. Each element is read before it is written: dgate and dup may be gate and up, and gated
+ * may be dout. Where it is not wanted, gated is dup, which is written after it. */
+struct backward_row {
+    const float *gate, *up, *dout;
+    float *dgate, *dup, *gated;
+};
+
 /* d silu(x) = s + x s (1-s), with s the logistic function. */
-static void silu_backward_row(const float *gate, const float *up, const float *dout, float *dgate,
-                              float *dup, int64_t width) {
-    /* Each element is read before it is written: dgate and dup may be gate and up. */
+static void silu_backward_row(const struct backward_row *r, int64_t width) {
+    const float *gate = r->gate, *up = r->up, *dout = r->dout;
+    float *dgate = r->dgate, *dup = r->dup, *gated = r->gated;
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
         const float x = gate[i], y = up[i], d = dout[i];
         const float s = simd_logistic(x);
         const float value = x * s;
         dgate[i] = d * y * (s + value * (1.0f - s));
+        gated[i] = value * y;
         dup[i] = d * value;
     }
 }
 
-static void gelu_backward_row(const float *gate, const float *up, const float *dout, float *dgate,
-                              float *dup, int64_t width) {
+static void gelu_backward_row(const struct backward_row *r, int64_t width) {
+    const float *gate = r->gate, *up = r->up, *dout = r->dout;
+    float *dgate = r->dgate, *dup = r->dup, *gated = r->gated;
 #pragma omp simd
     for (int64_t i = 0; i < width; i++) {
         const float x = gate[i], y = up[i], d = dout[i];
@@ -64,6 +73,7 @@ static void gelu_backward_row(const float *gate, const float *up, const float *d
         const float inner = GELU_A * (1.0f + 3.0f * GELU_B * x * x);
         const float slope = 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * inner;
         dgate[i] = d * y * slope;
+        gated[i] = 0.5f * x * (1.0f + t) * y;
         dup[i] = d * 0.5f * x * (1.0f + t);
     }
 }
@@ -75,12 +85,18 @@ enum status SIMD(cpu_glu_backward)(struct device *device, const struct glu_backw
 #pragma omp parallel for schedule(static) if (a->tokens * width > PARALLEL_MIN)
     for (int64_t t = 0; t < a->tokens; t++) {
         const float *gate = (const float *)a->gate_up + t * a->ld_gate_up;
-        const float *dout = (const float *)a->dout + t * a->ld_dout;
-        float *dgate = (float *)a->dgate_up + t * a->ld_dgate_up;
+        float *dgate = (float *)a->dgate_up + t * a->ld_dgate_up, *dup = dgate + width;
+        const struct backward_row row = {.gate = gate,
+                                         .up = gate + width,
+                                         .dout = (const float *)a->dout + t * a->ld_dout,
+                                         .dgate = dgate,
+                                         .dup = dup,
+                                         .gated =
+                                             a->gated ? (float *)a->gated + t * a->ld_gated : dup};
         if (a->activation == ACTIVATION_SILU) {
-            silu_backward_row(gate, gate + width, dout, dgate, dgate + width, width);
+            silu_backward_row(&row, width);
         } else {
-            gelu_backward_row(gate, gate + width, dout, dgate, dgate + width, width);
+            gelu_backward_row(&row, width);
         }
     }
     return STATUS_OK;
