@@ -69,13 +69,9 @@ static const struct {
     enum status (*open)(struct device *, struct err *);
     void (*close)(struct device *);
 } PARTS[] = {
-    {cuda_driver_open, cuda_driver_close, "driver's functions found"},
-    {cuda_memory_open, cuda_memory_close, "virtual memory ready"},
-    {cuda_transfer_open, cuda_transfer_close, "transfer ring ready"},
-    {cuda_copies_open, cuda_copies_close, "copies ready"},
-    {cuda_gemm_open, cuda_gemm_close, "cuBLASLt ready"},
-    {cuda_dnn_open, cuda_dnn_close, "cuDNN looked for"},
-    const char *done; /* in the trace of a start */
+    {cuda_driver_open, cuda_driver_close},     {cuda_memory_open, cuda_memory_close},
+    {cuda_transfer_open, cuda_transfer_close}, {cuda_copies_open, cuda_copies_close},
+    {cuda_gemm_open, cuda_gemm_close},         {cuda_dnn_open, cuda_dnn_close},
 };
 
 /* Every close accepts a part that was never opened. */

@@ -146,6 +146,7 @@ struct measured {
 static enum status one_step(struct session *s, const struct spec *spec, const struct batch *b,
                             double *loss, struct err *e) {
     const struct step_options options = {.checkpointing = spec->gradient_checkpointing,
+                                         .offloading = spec->activation_offloading,
                                          .loss_chunk_rows = spec->loss_chunk_rows,
                                          .seed = 1,
                                          .grad_scale = 1.0 / (double)b->trained,
@@ -153,7 +154,6 @@ static enum status one_step(struct session *s, const struct spec *spec, const st
                                          .totals = optimizer_totals(&s->optimizer)};
     struct step_sums sums = {0};
     struct optimizer_report report = {0};
-                                         .offloading = spec->activation_offloading,
     TRY(optimizer_zero_grad(&s->optimizer, e));
     TRY(step_train(&s->model, b, &options, &sums, e));
     arena_enter(s->arena, PHASE_OPTIMIZER);
