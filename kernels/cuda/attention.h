@@ -42,10 +42,12 @@ enum status cuda_attention_plain_backward(struct device *device,
                                           const struct attention_backward_args *args,
                                           struct err *e);
 
-/* cudnn_attention.c, not called without state->dnn; described in cudnn.h. Weak, because a toolkit
- * without cuDNN's headers builds no such file. */
+/* cudnn_attention.c, not called without state->dnn; described in cudnn.h. The reason is that of the
+ * last refusal, for the tests. Weak, because a toolkit without cuDNN's headers builds no such
+ * file. */
 bool cuda_dnn_supports(struct device *device, const struct attention_args *args)
     __attribute__((weak));
+const char *cuda_dnn_reason(struct device *device) __attribute__((weak));
 enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
                                struct err *e) __attribute__((weak));
 enum status cuda_dnn_attention_backward(struct device *device,

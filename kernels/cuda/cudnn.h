@@ -114,6 +114,7 @@ enum status dnn_execute(struct device *device, const struct dnn_run *run, const 
  * proven, a plan in both directions), and the attention itself. A shape that was refused once is
  * remembered. */
 bool cuda_dnn_supports(struct device *device, const struct attention_args *args);
+const char *cuda_dnn_reason(struct device *device);
 enum status cuda_dnn_attention(struct device *device, const struct attention_args *args,
                                struct err *e);
 enum status cuda_dnn_attention_backward(struct device *device,

@@ -163,6 +163,11 @@ bool cuda_dnn_supports(struct device *device, const struct attention_args *args)
     return has_plan(dnn, args, false) && has_plan(dnn, args, true);
 }
 
+const char *cuda_dnn_reason(struct device *device) {
+    const struct cuda_dnn *const dnn = cuda_state_of(device)->dnn;
+    return dnn->reason[0] ? dnn->reason : "its sizes, alignment, version or documents";
+}
+
 /* What one call gives to its plan. */
 struct call {
     int64_t uids[SDPA_ROLE_COUNT];

@@ -1,4 +1,4 @@
-/* cudnn_copy.cu - rows of several tensors moved between their own layouts and cuDNN's, in one launch.
+/* cudnn_copy.cu - rows of several tensors moved between our layouts and cuDNN's, in one launch.
  *
  * cuDNN's backward wants tensors without gaps between rows; ours are columns of wider arrays. A
  * block copies rows, 16 bytes a thread where every address allows it. The rows behind the last

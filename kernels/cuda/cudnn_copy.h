@@ -1,4 +1,4 @@
-/* cudnn_copy.h - rows of several tensors moved between their own layouts and cuDNN's, in one launch.
+/* cudnn_copy.h - rows of several tensors moved between our layouts and cuDNN's, in one launch.
  * Private to kernels/cuda.
  *
  * See cudnn_copy.cu. */

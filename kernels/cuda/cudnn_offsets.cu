@@ -1,5 +1,5 @@
-/* cudnn_offsets.cu - what cuDNN wants to know of packed documents: lengths, and where each begins in
- * every tensor.
+/* cudnn_offsets.cu - what cuDNN wants to know of packed documents: lengths, and where each begins
+ * in every tensor.
  *
  * Made on the device from cu_seqlens, so that one plan serves every packing. Row m of `out` holds
  * the offsets times multipliers[m]; the last row the lengths. Documents beyond the real ones are

@@ -2,8 +2,8 @@
  *
  * Forward: softmax(mask(scale * Q K^T)) V with statistics for the backward (Dao et al. 2022,
  * algorithm 1); backward as there, algorithm 4: P from the statistics, dV = P^T dO, dP = dO V^T,
- * dS = P * (dP - rowsum(dO * O)), dK = dS^T Q, dQ = dS K. Grouped heads: dK and dV are made for every
- * query head and summed over the group. */
+ * dS = P * (dP - rowsum(dO * O)), dK = dS^T Q, dQ = dS K. Grouped heads: dK and dV are made for
+ * every query head and summed over the group. */
 #include "kernels/cuda/cudnn_sdpa.h"
 
 /* A graph in the making and the tensors that several operations use. */

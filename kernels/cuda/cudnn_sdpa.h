@@ -1,11 +1,11 @@
 /* cudnn_sdpa.h - the graphs of causal attention over packed documents, forward and backward.
  * Private to kernels/cuda.
  *
- * The order of the operations is a convention: cuDNN recognises attention by it and answers with one
- * fused kernel. Sequences lie in the tensors at offsets that are device data (ragged), so a plan
- * depends on capacities, not on the documents. The backward has no gaps between rows, and each
- * gradient shares the offsets of its tensor, the sum of dq and dk and dv by query head included:
- * where offsets of their own are given, the library does not always look at them. */
+ * The order of the operations is a convention: cuDNN recognises attention by it and answers with
+ * one fused kernel. Sequences lie in the tensors at offsets that are device data (ragged), so a
+ * plan depends on capacities, not on the documents. The backward has no gaps between rows, and each
+ * gradient shares the offsets of its tensor, the sum of dq and dk and dv by query head included: so
+ * every known user of the library does it. */
 #ifndef PLIMSOLL_KERNELS_CUDNN_SDPA_H
 #define PLIMSOLL_KERNELS_CUDNN_SDPA_H
 
