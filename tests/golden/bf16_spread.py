@@ -20,9 +20,9 @@ FP32_TOLERANCE = 1e-4
 
 def open_model(folder, variant):
     model = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager")
+        str(folder), dtype=torch.float32, attn_implementation="eager")
     if variant != "full":
-        model = peft.PeftModel.from_pretrained(model, folder / variant, is_trainable=True)
+        model = peft.PeftModel.from_pretrained(model, str(folder / variant), is_trainable=True)
     return model.train()
 
 
@@ -71,6 +71,7 @@ def distance(curve, rows):
 
 
 def main(data, out):
+    torch.set_num_threads(4)  # the models are tiny
     result = {"transformers": transformers.__version__, "peft": peft.__version__, "torch": torch.__version__}
     wrong = 0
     for folder in sorted(p.parent for p in data.glob("*/golden.json")):
