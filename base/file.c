@@ -263,6 +263,15 @@ void file_map_close(struct file_map *map) {
     *map = (struct file_map){0};
 }
 
+void file_map_populate(const void *at, size_t bytes) {
+#ifdef MADV_POPULATE_READ
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), first = (uintptr_t)at / page * page;
+    (void)madvise((void *)first, bytes + ((uintptr_t)at - first), MADV_POPULATE_READ);
+#else
+    (void)at, (void)bytes;
+#endif
+}
+
 enum status file_reader_open(struct file_reader *r, const char *path, struct err *e) {
     *r = (struct file_reader){0};
     const int fd = open(path, O_RDONLY | O_CLOEXEC);

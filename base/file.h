@@ -66,6 +66,9 @@ struct file_map {
 };
 enum status file_map_open(struct file_map *map, const char *path, struct err *e);
 void file_map_close(struct file_map *map);
+/* Maps the pages of a range of a mapped file at once, where the system can: a fault for each of
+ * them costs several times as much. Only a hint; any thread. */
+void file_map_populate(const void *at, size_t bytes);
 
 /* Sequential reading with bounded memory. file_reader_read gives up to `capacity` bytes, 0 only at
  * the end of the file. Closing a zeroed reader does nothing. */

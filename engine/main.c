@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/start_trace.h"
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
 #include "engine/text/dataset.h"
@@ -26,6 +27,7 @@ static const char USAGE[] =
     "far\n"
     "                                     it is goes to the events of the run directory DIR\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"
+    "plimsoll-engine devices              list the CPU and the GPUs that one can compute on\n"
     "plimsoll-engine check FILE           check a dataset file without a model\n"
     "plimsoll-engine data --model DIR --file FILE [--row N | --rows A-B] [--KEY VALUE...]\n"
     "                                     what a file becomes as tokens: counts, lengths, "
@@ -78,6 +80,11 @@ static enum status command_inspect(char **args, cJSON **out, struct err *e) {
     return inspect_model(args[0], out, e);
 }
 
+static enum status command_devices(char **args, cJSON **out, struct err *e) {
+    (void)args;
+    return inspect_devices(out, e);
+}
+
 static enum status command_check(char **args, cJSON **out, struct err *e) {
     return dataset_check(args[0], CHECK_ERRORS_MAX, out, e);
 }
@@ -98,6 +105,7 @@ static enum status command_generate(char **args, cJSON **out, struct err *e) {
 static int run(const char *folder) {
     struct err e = {0};
     const sigset_t set = stop_signals();
+    start_trace("main");
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
     const enum status status = run_execute(folder, stop_requested, false, &e);
@@ -114,7 +122,7 @@ int main(int argc, char **argv) {
     } COMMANDS[] = {
         {"plan", 1, 2, command_plan},         {"inspect", 1, 1, command_inspect},
         {"check", 1, 1, command_check},       {"data", 4, DATA_ARGUMENTS_MAX, command_data},
-        {"generate", 2, 4, command_generate},
+        {"generate", 2, 4, command_generate}, {"devices", 0, 0, command_devices},
     };
     if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);
     for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {

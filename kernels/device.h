@@ -393,9 +393,6 @@ struct device_ops {
     /* The same for `rows` rows of `width` bytes, pitches in bytes. */
     enum status (*upload_rows)(struct device *, const struct transfer *, struct err *);
     enum status (*download_rows)(struct device *, const struct transfer *, struct err *);
-    /* Waits for everything asked so far; the error of anything that failed on the way. */
-    enum status (*synchronize)(struct device *, struct err *);
-    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     /* Host memory that the device copies from by itself (pinned on CUDA), uploads from it, which
      * may return before it was read, and the wait until all but the last `pending` were. */
     enum status (*stage_new)(struct device *, int64_t bytes, void **out, struct err *);
@@ -431,6 +428,9 @@ struct device_ops {
     enum status (*clip)(struct device *, const struct clip_args *, struct err *);
     enum status (*loss_sums)(struct device *, const struct loss_sums_args *, struct err *);
     enum status (*dropout)(struct device *, const struct dropout_args *, struct err *);
+    /* Waits for everything asked so far; the error of anything that failed on the way. */
+    enum status (*synchronize)(struct device *, struct err *);
+    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     enum status (*gather_rows)(struct device *, const struct rows_args *, struct err *);
     enum status (*scatter_rows)(struct device *, const struct rows_args *, struct err *);
     enum status (*add)(struct device *, const struct add_args *, struct err *);
@@ -478,6 +478,8 @@ void device_close(struct device *device);
 
 /* Gives the scratch space of device->workspace_bytes; it must stay until the device is closed or
  * another is given. */
+    bool hurried; /* the first result is waited for: nothing is tried out that only later work gains
+                     from. The trainer sets it until its first step is done */
 void device_set_workspace(struct device *device, void *workspace);
 
 /* The operations: device_gemm(device, &(struct gemm_args){...}, e) and so on, one per slot above.
@@ -494,24 +496,6 @@ enum status device_copy(struct device *, void *to, const void *from, int64_t byt
 enum status device_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status device_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status device_download_rows(struct device *, const struct transfer *, struct err *);
-/* Waits for everything asked so far; the error of anything that failed on the way. */
-enum status device_synchronize(struct device *, struct err *);
-enum status device_memory(struct device *, struct device_memory *, struct err *);
-/* Bytes of scratch that one attention wants (0 where none): a pure function of kind, precision and
- * sizes; pointers are not looked at. So the plan knows it. */
-int64_t device_attention_scratch(const struct device *, const struct attention_args *,
-                                 bool backward);
-enum status device_gemm(struct device *, const struct gemm_args *, struct err *);
-enum status device_rmsnorm(struct device *, const struct rmsnorm_args *, struct err *);
-enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *,
-                                    struct err *);
-enum status device_rope(struct device *, const struct rope_args *, struct err *);
-enum status device_attention(struct device *, const struct attention_args *, struct err *);
-enum status device_attention_backward(struct device *, const struct attention_backward_args *,
-                                      struct err *);
-enum status device_glu(struct device *, const struct glu_args *, struct err *);
-enum status device_glu_backward(struct device *, const struct glu_backward_args *, struct err *);
-enum status device_embedding(struct device *, const struct embedding_args *, struct err *);
 /* For loaders: host memory that the device copies from by itself, at full speed. Free with
  * device_stage_free, after the last upload from it was waited for. */
 enum status device_stage_new(struct device *, int64_t bytes, void **out, struct err *);

@@ -7,6 +7,7 @@
 
 #include <stdint.h>
 
+#include "server/api/devices.h"
 #include "server/run/gate.h"
 #include "server/run/supervisor.h"
 #include "server/store/store.h"
@@ -24,6 +25,7 @@ struct app {
     struct sse_hub *hub;
     struct supervisor *supervisor;
     struct gate *reports, *previews;
+    struct devices_known *devices;
     const char *engine; /* path of plimsoll-engine */
     const char *web;    /* real path of the page's folder, or NULL */
     const char *model_folders[APP_MODEL_FOLDERS_MAX];

@@ -27,10 +27,13 @@ static void uniform_quad(uint64_t key, uint64_t quad, double out[4]) {
 }
 
 static void fill_uniform(float *out, int64_t count, uint64_t key, double bound) {
-    double u[4];
-    for (int64_t i = 0; i < count; i++) {
-        if (i % 4 == 0) uniform_quad(key, (uint64_t)i / 4, u);
-        out[i] = (float)((2 * u[i % 4] - 1) * bound);
+#pragma omp parallel for schedule(static)
+    for (int64_t first = 0; first < count; first += 4) {
+        double u[4];
+        uniform_quad(key, (uint64_t)first / 4, u);
+        for (int64_t i = 0; i < 4 && first + i < count; i++) {
+            out[first + i] = (float)((2 * u[i] - 1) * bound);
+        }
     }
 }
 

@@ -2,17 +2,21 @@
  *
  * Work is cut into pieces of at most PIECE_ELEMENTS, in order. Readers take the next piece as soon
  * as its place in the ring is free (page faults and conversion are what takes time, and they run
- * side by side); the calling thread uploads pieces in order, because devices have one thread. What
- * is small is done by the calling thread alone. */
+ * side by side); the calling thread uploads pieces in order, because devices have one thread. The
+ * ring is memory that the device reads by itself, and the last PENDING pieces are still on their
+ * way when the next is read. What is small is done by the calling thread alone. */
 #include "engine/model/load.h"
 
 #include <pthread.h>
 #include <unistd.h>
 
 #include "base/mem.h"
+#include "base/start_trace.h"
 
-enum { PIECE_ELEMENTS = 1 << 20, THREADS_MAX = 8, SLOTS_PER_THREAD = 2 };
-enum { SLOTS_MAX = THREADS_MAX * SLOTS_PER_THREAD };
+enum { PIECE_ELEMENTS = 1 << 20, THREADS_MAX = 14, PENDING = 4 };
+/* One that is being filled and half a one that is filled for each thread, and those on their way:
+ * pinning memory costs half a second a GiB. */
+enum { SLOTS_MAX = THREADS_MAX + THREADS_MAX / 2 + PENDING };
 /* Below this, starting threads takes longer than reading. */
 #define ALONE_ELEMENTS_MAX INT64_C(4194304)
 
@@ -24,10 +28,12 @@ struct piece {
 };
 
 struct loader {
+    struct device *device;
     struct piece *pieces;
     size_t count, capacity;
-    size_t taken, uploaded; /* pieces, in order */
+    size_t taken, uploaded; /* pieces, in order; uploaded: read by the device */
     size_t slot_count;
+    char *ring; /* of all slots */
     void *slots[SLOTS_MAX];
     bool ready[SLOTS_MAX];
     bool stopped; /* an error, or all done */
@@ -72,27 +78,28 @@ static void cut(struct loader *l, const struct load_item *item) {
 
 static enum status read_piece(const struct piece *p, void *out, struct err *e) {
     const int64_t count = p->rows * p->cols;
+    const struct st_tensor *const from = p->item->from;
+    const int64_t stored = st_dtype_bytes(from->dtype);
+    file_map_populate(from->data + p->first * stored, (size_t)(count * stored));
     switch (p->item->to->dtype) {
-    case DTYPE_BF16: return st_read_bf16(p->item->from, p->first, count, out, e);
-    case DTYPE_F16: return st_read_f16(p->item->from, p->first, count, out, e);
-    default: return st_read_f32(p->item->from, p->first, count, out, e);
+    case DTYPE_BF16: return st_read_bf16(from, p->first, count, out, e);
+    case DTYPE_F16: return st_read_f16(from, p->first, count, out, e);
+    default: return st_read_f32(from, p->first, count, out, e);
     }
 }
 
 static enum status upload_piece(const struct piece *p, void *host, struct err *e) {
     const struct tensor *const t = p->item->to;
     const int64_t size = dtype_bytes(t->dtype);
-    if (!has_gaps(t)) {
-        return device_upload(t->space->device, (char *)t->data + p->first * size, host,
-                             p->cols * size, e);
-    }
-    const struct transfer rows = {.device = tensor_matrix_at(t, p->row, 0).data,
-                                  .device_pitch = t->ld * size,
+    const bool gaps = has_gaps(t);
+    const struct transfer rows = {.device = gaps ? tensor_matrix_at(t, p->row, 0).data
+                                                 : (char *)t->data + p->first * size,
+                                  .device_pitch = (gaps ? t->ld : p->cols) * size,
                                   .host = host,
                                   .host_pitch = p->cols * size,
                                   .width = p->cols * size,
                                   .rows = p->rows};
-    return device_upload_rows(t->space->device, &rows, e);
+    return device_stage_upload(t->space->device, &rows, e);
 }
 
 static void stop(struct loader *l, const struct err *error) {
@@ -145,9 +152,10 @@ static bool wait_ready(struct loader *l, size_t slot) {
     return ready;
 }
 
-static void free_slot(struct loader *l) {
+/* The first `read` pieces were read by the device. */
+static void free_slots(struct loader *l, size_t read) {
     pthread_mutex_lock(&l->lock);
-    l->uploaded++;
+    l->uploaded = read;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
@@ -156,9 +164,9 @@ static enum status upload_all(struct loader *l, struct err *e) {
     for (size_t i = 0; i < l->count; i++) {
         const size_t slot = i % l->slot_count;
         if (!wait_ready(l, slot)) break;
-        const enum status status = upload_piece(&l->pieces[i], l->slots[slot], e);
-        free_slot(l);
-        TRY(status);
+        TRY(upload_piece(&l->pieces[i], l->slots[slot], e));
+        TRY(device_stage_wait(l->device, PENDING, e));
+        if (i >= PENDING) free_slots(l, i - PENDING + 1);
     }
     return STATUS_OK;
 }
@@ -167,6 +175,7 @@ static enum status load_alone(const struct loader *l, void *buffer, struct err *
     for (size_t i = 0; i < l->count; i++) {
         TRY(read_piece(&l->pieces[i], buffer, e));
         TRY(upload_piece(&l->pieces[i], buffer, e));
+        TRY(device_stage_wait(l->device, 0, e));
     }
     return STATUS_OK;
 }
@@ -199,25 +208,45 @@ static enum status load_together(struct loader *l, int wanted, struct err *e) {
     return status;
 }
 
+/* Memory for the ring; no slot is larger than what is loaded. */
+static enum status open_ring(struct loader *l, const struct load_item *items, size_t count,
+                             int64_t elements, struct err *e) {
+    int64_t size = 0;
+    for (size_t i = 0; i < count; i++) {
+        const int64_t own = dtype_bytes(items[i].to->dtype);
+        if (own > size) size = own;
+    }
+    const int64_t slot = (elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS) * size;
+    void *ring = NULL;
+    TRY(device_stage_new(l->device, (int64_t)l->slot_count * slot, &ring, e));
+    l->ring = ring;
+    for (size_t i = 0; i < l->slot_count; i++) {
+        l->slots[i] = l->ring + (int64_t)i * slot;
+    }
+    return STATUS_OK;
+}
+
 enum status load_items(const struct load_item *items, size_t count, struct err *e) {
+    if (count == 0) return STATUS_OK;
     struct loader *const l = mem_new(1, sizeof *l);
+    l->device = items[0].to->space->device;
     int64_t elements = 0;
     for (size_t i = 0; i < count; i++) {
+        ASSERT(items[i].to->space->device == l->device);
         cut(l, &items[i]);
         elements += tensor_count(items[i].to);
     }
     const int threads = elements > ALONE_ELEMENTS_MAX ? thread_count() : 0;
-    l->slot_count = threads ? (size_t)threads * SLOTS_PER_THREAD : 1;
-    const int64_t largest = elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS;
-    for (size_t i = 0; i < l->slot_count; i++) {
-        l->slots[i] = mem_new((size_t)largest, sizeof(float));
-    }
-    const enum status status =
-        threads ? load_together(l, threads, e) : load_alone(l, l->slots[0], e);
-    for (size_t i = 0; i < l->slot_count; i++) {
-        mem_free(l->slots[i]);
-    }
+    l->slot_count = threads ? (size_t)(threads + threads / 2 + PENDING) : 1;
+    enum status status = open_ring(l, items, count, elements, e);
+    if (threads) start_trace("ring ready, loading begins");
+    if (status == STATUS_OK)
+        status = threads ? load_together(l, threads, e) : load_alone(l, l->slots[0], e);
+    /* Also after an error: what is on its way still reads the ring. */
+    struct err ignored = {0};
+    const enum status waited = device_stage_wait(l->device, 0, status == STATUS_OK ? e : &ignored);
+    device_stage_free(l->device, l->ring);
     mem_free(l->pieces);
     mem_free(l);
-    return status;
+    return status == STATUS_OK ? waited : status;
 }

@@ -1,7 +1,9 @@
-/* inspect.c - describing a model folder, and letting it speak.
+/* inspect.c - describing a model folder, letting it speak, and listing what one can compute on.
  *
- * Both read the folder through the same doors as a run, so what passes here passes there. */
+ * The first two read the folder through the same doors as a run, so what passes here passes there. */
 #include "engine/train/inspect.h"
+
+#include <stdio.h>
 
 #include "base/file.h"
 #include "base/str.h"
@@ -9,6 +11,7 @@
 #include "engine/train/corpus.h"
 #include "engine/train/generate.h"
 #include "engine/train/session.h"
+#include "kernels/cards.h"
 
 enum { ANSWER_TOKENS_MAX = 128, ANSWER_LENGTH_MAX = 4096 };
 
@@ -54,6 +57,66 @@ enum status inspect_model(const char *folder, cJSON **out, struct err *e) {
 done:
     st_close(&set);
     cJSON_Delete(json);
+    return status;
+}
+
+static cJSON *device_json(const char *id, const char *name, int64_t total, int64_t free_bytes) {
+    cJSON *const json = cJSON_CreateObject();
+    json_add_string(json, "id", id);
+    json_add_string(json, "name", name);
+    json_add_i64(json, "total_bytes", total);
+    if (free_bytes < 0) {
+        cJSON_AddNullToObject(json, "free_bytes");
+    } else {
+        json_add_i64(json, "free_bytes", free_bytes);
+    }
+    return json;
+}
+
+static enum status add_cpu(cJSON *list, struct err *e) {
+    struct device *device = NULL;
+    struct device_memory memory = {0};
+    const struct device_options options = {.precision = PRECISION_F32};
+    TRY(device_open(&device, "cpu", &options, e));
+    const enum status status = device_memory(device, &memory, e);
+    if (status == STATUS_OK) {
+        cJSON *const json = device_json("cpu", device->detail, memory.total, memory.free);
+        cJSON_AddNullToObject(json, "capability");
+        json_add_bool(json, "usable", true);
+        cJSON_AddNullToObject(json, "reason");
+        cJSON_AddItemToArray(list, json);
+    }
+    device_close(device);
+    return status;
+}
+
+static void add_card(cJSON *list, const struct device_card *card) {
+    const bool usable = card->problem.status == STATUS_OK;
+    char capability[24];
+    snprintf(capability, sizeof capability, "%d.%d", card->capability / 10, card->capability % 10);
+    cJSON *const json = device_json(card->id, card->name, card->total_bytes, card->free_bytes);
+    json_add_string(json, "capability", card->capability ? capability : NULL);
+    json_add_bool(json, "usable", usable);
+    json_add_string(json, "reason", usable ? NULL : card->problem.text);
+    cJSON_AddItemToArray(list, json);
+}
+
+enum status inspect_devices(cJSON **out, struct err *e) {
+    struct device_cards cards;
+    cJSON *const json = cJSON_CreateObject();
+    cJSON *const list = cJSON_AddArrayToObject(json, "devices");
+    const enum status status = add_cpu(list, e);
+    device_cards_find(&cards);
+    for (int i = 0; i < cards.count; i++) {
+        add_card(list, &cards.items[i]);
+    }
+    json_add_string(json, "driver", cards.driver[0] ? cards.driver : NULL);
+    json_add_string(json, "reason", cards.problem.status == STATUS_OK ? NULL : cards.problem.text);
+    if (status == STATUS_OK) {
+        *out = json;
+    } else {
+        cJSON_Delete(json);
+    }
     return status;
 }
 

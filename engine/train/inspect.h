@@ -1,4 +1,5 @@
-/* inspect.h - questions about a model folder that need the engine but no run.
+/* inspect.h - questions about a model folder or the machine that need the engine but no
+ * run.
  *
  * The server asks them through plimsoll-engine, because it knows nothing of tensors. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_INSPECT_H
@@ -12,6 +13,11 @@
  * checks config, weights (names and shapes) and tokenizer on the way. Caller frees *out with
  * cJSON_Delete. */
 enum status inspect_model(const char *folder, cJSON **out, struct err *e);
+
+/* {"devices":[{"id","name","total_bytes","free_bytes","capability","usable","reason"}],"driver",
+ * "reason"}: the CPU, then each GPU; `reason` beside the list says why there is no GPU, else null.
+ * free_bytes and capability are null where they are not known. Caller frees *out. */
+enum status inspect_devices(cJSON **out, struct err *e);
 
 /* {"prompt","text"}: the greedy answer of a model, with an adapter folder or NULL, on "cpu" (in
  * fp32) or "cuda:N" (in bf16 where config.json says so). Caller frees *out. */

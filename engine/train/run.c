@@ -1,13 +1,20 @@
 /* run.c - the straight line of a run, top to bottom. A step is never half-reported: its event is
  * written after its update, and what a crash may lose is what came after the last checkpoint (law
- * 4). */
+ * 4).
+ *
+ * On a GPU the beginning is two lines side by side: a thread reads the data and makes the plan,
+ * which need no device, while the device is opened and the weights are loaded. Only the thread
+ * writes events until both have ended, and its error is the one that is reported first, so both
+ * ways look the same from outside. */
 #include "engine/train/run.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/start_trace.h"
 #include "engine/io/folder.h"
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
@@ -30,6 +37,7 @@ struct run {
     struct corpus corpus;
     struct plan plan;
     struct session session;
+    struct weights_report weights; /* what the model files hold beyond the model */
     struct trainer_state state;
     struct schedule schedule;
     struct batch batch;
@@ -51,12 +59,15 @@ static enum status check_weights(const struct spec *spec, const struct model_con
     return status;
 }
 
-static enum status read_inputs(struct run *r, const char *spec_path, struct err *e) {
+static enum status read_spec(struct run *r, const char *spec_path, struct err *e) {
     TRY(spec_load(&r->spec, spec_path, e));
     FAIL_IF(!r->spec.model, STATUS_INVALID, "model: the spec names no model folder");
     TRY(model_config_load(&r->config, r->spec.model, e));
     TRY(session_options_read(&r->options, &r->spec, e));
-    TRY(check_weights(&r->spec, &r->config, e));
+    return check_weights(&r->spec, &r->config, e);
+}
+
+static enum status read_corpus(struct run *r, struct err *e) {
     struct corpus_progress_report progress = {.log = &r->log};
     const struct corpus_watch watch = {&progress, corpus_report_progress};
     return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
@@ -89,15 +100,87 @@ static enum status check_fit(const struct plan *plan, int64_t capacity, struct e
                          str_bytes(plan->stats.reserved_peak, needed), str_bytes(capacity, there));
 }
 
-static enum status load_state(struct run *r, struct err *e) {
-    struct weights_report weights = {0};
+/* What needs no device: the data, and the plan from them. */
+static enum status read_and_plan(struct run *r, struct err *e) {
+    TRY(read_corpus(r, e));
+    start_trace("data read");
+    TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
+    TRY(report_phase(&r->log, "plan", e));
+    TRY(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
+    start_trace("plan made");
+    return STATUS_OK;
+}
+
+static enum status open_session(struct run *r, struct err *e) {
+    const struct session_place place = {
+        .device = r->spec.device, .capacity = r->spec.memory.cap, .train = true};
+    TRY(session_open(&r->session, &place, &r->config, &r->options, e));
+    r->session.device->hurried = true;
+    start_trace("memory allocated");
+    return STATUS_OK;
+}
+
+static enum status load_weights(struct run *r, struct err *e) {
     const struct session_source source = {.model = r->spec.model,
                                           .adapter = r->spec.adapter_name_or_path,
                                           .seed = (uint64_t)r->spec.seed};
-    TRY(session_load(&r->session, &source, &weights, e));
-    if (weights.unused > 0) {
+    TRY(session_load(&r->session, &source, &r->weights, e));
+    start_trace("weights on their way");
+    return STATUS_OK;
+}
+
+static enum status check_session(const struct run *r, struct err *e) {
+    struct arena_stats stats;
+    arena_get_stats(r->session.arena, &stats);
+    return check_fit(&r->plan, stats.capacity, e);
+}
+
+/* read_and_plan on a thread of its own. */
+struct beside {
+    struct run *run;
+    struct err error;
+    enum status status;
+};
+
+static void *read_and_plan_beside(void *context) {
+    struct beside *const b = context;
+    b->status = read_and_plan(b->run, &b->error);
+    return NULL;
+}
+
+static enum status fill_session(struct run *r, struct err *e) {
+    struct beside beside = {.run = r};
+    pthread_t thread;
+    const bool gpu = str_starts_with(r->spec.device, "cuda");
+    if (!gpu || pthread_create(&thread, NULL, read_and_plan_beside, &beside) != 0) {
+        /* On a CPU both sides want the same cores. */
+        TRY(read_and_plan(r, e));
+        TRY(open_session(r, e));
+        TRY(check_session(r, e));
+        TRY(report_phase(&r->log, "load", e));
+        return load_weights(r, e);
+    }
+    struct err device_error = {0};
+    enum status status = open_session(r, &device_error);
+    if (status == STATUS_OK) status = load_weights(r, &device_error);
+    pthread_join(thread, NULL);
+    if (beside.status != STATUS_OK) {
+        *e = beside.error;
+        return beside.status;
+    }
+    if (status != STATUS_OK) {
+        *e = device_error;
+        return status;
+    }
+    TRY(check_session(r, e));
+    return report_phase(&r->log, "load", e);
+}
+
+/* Says what of the model files is not used, and continues from the last checkpoint. */
+static enum status load_state(struct run *r, struct err *e) {
+    if (r->weights.unused > 0) {
         char *text = str_format("%lld tensors of the model files are not used, the first is %s",
-                                (long long)weights.unused, weights.first_unused);
+                                (long long)r->weights.unused, r->weights.first_unused);
         const enum status status = report_log(&r->log, "warn", text, e);
         mem_free(text);
         TRY(status);
@@ -114,20 +197,14 @@ static enum status load_state(struct run *r, struct err *e) {
 static enum status prepare(struct run *r, struct err *e) {
     char *path = rundir_spec(r->folder);
     enum status status = report_phase(&r->log, "load", e);
-    if (status == STATUS_OK) status = read_inputs(r, path, e);
+    if (status == STATUS_OK) status = read_spec(r, path, e);
     mem_free(path);
     TRY(status);
-    TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
-    TRY(report_phase(&r->log, "plan", e));
-    TRY(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
-    const struct session_place place = {
-        .device = r->spec.device, .capacity = r->spec.memory.cap, .train = true};
-    TRY(session_open(&r->session, &place, &r->config, &r->options, e));
+    start_trace("spec read");
+    TRY(fill_session(r, e));
+    TRY(load_state(r, e));
     struct arena_stats stats;
     arena_get_stats(r->session.arena, &stats);
-    TRY(check_fit(&r->plan, stats.capacity, e));
-    TRY(report_phase(&r->log, "load", e));
-    TRY(load_state(r, e));
     const struct start_report start = {.corpus = &r->corpus,
                                        .plan = &r->plan,
                                        .device = r->session.device,
@@ -142,7 +219,7 @@ static enum status prepare(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static struct step_options step_options_of(const struct run *r, int64_t step, double scale) {
+static struct step_options step_options_of(struct run *r, int64_t step, double scale) {
     return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
                                  .totals = optimizer_totals(&r->session.optimizer),
                                  .checkpointing = r->spec.gradient_checkpointing,
@@ -261,6 +338,8 @@ static enum status train(struct run *r, struct err *e) {
         const bool stopping = r->stop() || rundir_stop_requested(r->folder);
         if (is_due(r->spec.eval_steps, step) && step < last) TRY(evaluate(r, e));
         if ((stopping || is_due(r->spec.save_steps, step)) && saved < step) {
+        if (r->session.device->hurried) start_trace("first step done");
+        r->session.device->hurried = false;
             TRY(save_checkpoint(r, e));
             saved = step;
         }
@@ -360,7 +439,8 @@ enum status run_plan(const char *spec_path, const char *folder, cJSON **out, str
     int64_t capacity = 0;
     enum status status = STATUS_OK;
     if (folder) GUARD(event_log_open(&r->log, folder, 0, e));
-    GUARD(read_inputs(r, spec_path, e));
+    GUARD(read_spec(r, spec_path, e));
+    GUARD(read_corpus(r, e));
     GUARD(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
     GUARD(capacity_of(r, &capacity, e));
     *out = plan_json(&r->plan, &r->corpus, &r->spec, capacity);

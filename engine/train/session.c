@@ -4,6 +4,7 @@
 #include "engine/train/session.h"
 
 #include "base/mem.h"
+#include "base/start_trace.h"
 #include "base/str.h"
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
@@ -117,6 +118,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     int64_t capacity = 0;
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (place->lora_tails) s->device->lora_tails = true;
+    if (s->device->computes) start_trace("device open");
     TRY(session_capacity(s->device, place->capacity, &capacity, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
@@ -146,4 +148,5 @@ enum status session_load(struct session *s, const struct session_source *source,
     if (!s->model.options.lora) return STATUS_OK;
     if (source->adapter) return adapter_load(&s->model, source->adapter, e);
     return weights_init_adapter(&s->model, source->seed, e);
+    start_trace("base weights on their way");
 }

@@ -38,10 +38,10 @@ struct cuda_state {
     struct cuda_driver *driver;
     struct cuda_memory *memory;
     struct cuda_transfer *transfer;
-    struct cuda_gemm *gemm;
     struct cuda_copies *copies;
     struct cuda_stage *stage; /* NULL until the first use */
     struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
+    struct cuda_gemm *gemm;
 };
 
 static inline struct cuda_state *cuda_state_of(struct device *device) {
@@ -64,6 +64,12 @@ const char *cuda_environment(const char *name);
 enum status cuda_device_init(struct device *device, int ordinal, struct err *e);
 
 /* The parts, opened by cuda_device_init and closed by the close slot. cuda_dnn_open leaves
+/* device.c, for cards.c: how many cards there are (or STATUS_UNSUPPORTED and why there is none, in
+ * the name of `device`), and whether one is new enough. */
+enum status cuda_count_cards(const struct device *device, int *count, struct err *e);
+enum status cuda_check_capability(const char *device, const char *card, int capability,
+                                  struct err *e);
+
  * state->dnn NULL where there is no usable library. */
 enum status cuda_driver_open(struct device *device, struct err *e);
 void cuda_driver_close(struct device *device);
@@ -72,15 +78,15 @@ void cuda_memory_close(struct device *device);
 enum status cuda_transfer_open(struct device *device, struct err *e);
 void cuda_transfer_close(struct device *device);
 enum status cuda_gemm_open(struct device *device, struct err *e);
+enum status cuda_copies_open(struct device *device, struct err *e);
+void cuda_copies_close(struct device *device);
+void cuda_stage_close(struct device *device);
 void cuda_gemm_close(struct device *device);
 enum status cuda_dnn_open(struct device *device, struct err *e);
 void cuda_dnn_close(struct device *device);
 
 /* memory.c, transfer.c */
 enum status cuda_reserve(struct device *, int64_t bytes, void **base, struct err *);
-enum status cuda_copies_open(struct device *device, struct err *e);
-void cuda_copies_close(struct device *device);
-void cuda_stage_close(struct device *device);
 void cuda_unreserve(struct device *, void *base, int64_t bytes);
 enum status cuda_commit(struct device *, void *at, int64_t bytes, struct err *);
 void cuda_decommit(struct device *, void *at, int64_t bytes);
@@ -90,13 +96,6 @@ enum status cuda_copy(struct device *, void *to, const void *from, int64_t bytes
 enum status cuda_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status cuda_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status cuda_download_rows(struct device *, const struct transfer *, struct err *);
-enum status cuda_synchronize(struct device *, struct err *);
-enum status cuda_memory_info(struct device *, struct device_memory *, struct err *);
-
-/* gemm.c. cuda_gemm_version is "cuBLASLt 13.1.0". */
-const char *cuda_gemm_version(const struct device *device);
-enum status cuda_gemm(struct device *, const struct gemm_args *, struct err *);
-
 /* copies.c */
 enum status cuda_stash(struct device *, void *host, const void *from, int64_t bytes, struct err *);
 enum status cuda_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);

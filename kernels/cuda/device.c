@@ -8,12 +8,15 @@
  * have no card or a driver that is too old. */
 #include "kernels/cuda/cuda.h"
 
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/start_trace.h"
 #include "base/str.h"
 
 /* The tensor-core kernels use bf16 mma and cp.async, which begin with Ampere. */
@@ -69,9 +72,13 @@ static const struct {
     enum status (*open)(struct device *, struct err *);
     void (*close)(struct device *);
 } PARTS[] = {
-    {cuda_driver_open, cuda_driver_close},     {cuda_memory_open, cuda_memory_close},
-    {cuda_transfer_open, cuda_transfer_close}, {cuda_copies_open, cuda_copies_close},
-    {cuda_gemm_open, cuda_gemm_close},         {cuda_dnn_open, cuda_dnn_close},
+    const char *done; /* in the trace of a start */
+    {cuda_driver_open, cuda_driver_close, "driver's functions found"},
+    {cuda_memory_open, cuda_memory_close, "virtual memory ready"},
+    {cuda_transfer_open, cuda_transfer_close, "transfer ring ready"},
+    {cuda_copies_open, cuda_copies_close, "copies ready"},
+    {cuda_gemm_open, cuda_gemm_close, "cuBLASLt ready"},
+    {cuda_dnn_open, cuda_dnn_close, "cuDNN looked for"},
 };
 
 /* Every close accepts a part that was never opened. */
@@ -99,10 +106,6 @@ static const struct device_ops CUDA_OPS = {
     .copy = cuda_copy,
     .fill_zero = cuda_fill_zero,
     .upload_rows = cuda_upload_rows,
-    .download_rows = cuda_download_rows,
-    .synchronize = cuda_synchronize,
-    .memory = cuda_memory_info,
-    .attention_scratch = cuda_attention_scratch,
     .stage_new = cuda_stage_new,
     .stage_free = cuda_stage_free,
     .stage_upload = cuda_stage_upload,
@@ -172,13 +175,18 @@ static enum status no_card(const struct device *device, cudaError_t error, struc
 static enum status check_ordinal(const struct device *device, int ordinal, struct err *e) {
     int count = 0;
     char hint[192];
-    const cudaError_t error = cudaGetDeviceCount(&count);
-    if (error != cudaSuccess || count == 0)
-        return no_card(device, error != cudaSuccess ? error : cudaErrorNoDevice, e);
+    TRY(cuda_count_cards(device, &count, e));
     FAIL_IF(ordinal >= count, STATUS_UNSUPPORTED,
             "device %s: CUDA shows %d %s here, so the last one is cuda:%d%s", device->name, count,
             count == 1 ? "GPU" : "GPUs", count - 1, hidden_cards(hint, sizeof hint));
     return STATUS_OK;
+enum status cuda_count_cards(const struct device *device, int *count, struct err *e) {
+    const cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaSuccess && *count > 0) return STATUS_OK;
+    *count = 0;
+    return no_card(device, error != cudaSuccess ? error : cudaErrorNoDevice, e);
+}
+
 }
 
 static int attribute(const struct cuda_state *state, enum cudaDeviceAttr which) {
@@ -196,12 +204,17 @@ static enum status read_card(struct device *device, struct err *e) {
     state->l2_bytes = properties.l2CacheSize;
     state->shared_bytes = attribute(state, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     device->total_bytes = (int64_t)properties.totalGlobalMem;
-    FAIL_IF(state->capability < CAPABILITY_MIN, STATUS_UNSUPPORTED,
+enum status cuda_check_capability(const char *device, const char *card, int capability,
+                                  struct err *e) {
+    FAIL_IF(capability < CAPABILITY_MIN, STATUS_UNSUPPORTED,
             "device %s: %s has compute capability %d.%d, and %d.%d (Ampere) is the oldest that is "
             "supported; set device to another GPU or to \"cpu\"",
-            device->name, state->card, properties.major, properties.minor, CAPABILITY_MIN / 10,
+            device, card, capability / 10, capability % 10, CAPABILITY_MIN / 10,
             CAPABILITY_MIN % 10);
     return STATUS_OK;
+}
+
+    return cuda_check_capability(device->name, state->card, state->capability, e);
 }
 
 /* "NVIDIA H200, 132 SMs, driver 580.159.04, CUDA 13.0, cuBLASLt 13.1.0". The driver's version is
@@ -241,16 +254,19 @@ enum status cuda_device_init(struct device *device, int ordinal, struct err *e) 
     enum status status = STATUS_OK;
     TRY(check_ordinal(device, ordinal, e));
     struct cuda_state *state = mem_new(1, sizeof *state);
+    start_trace("context made");
     device->state = state;
     state->ordinal = ordinal;
+        start_trace(PARTS[i].done);
     device->ops = &CUDA_OPS;
     device->kind = DEVICE_CUDA;
     device->computes = true;
     GUARD(read_card(device, e));
-    GUARD(start(device, e));
+    GUARD(start_beside_libraries(device, e));
     describe(device);
 
 done:
     if (status != STATUS_OK) cuda_close(device);
     return status;
 }
+    start_trace("cards counted");

@@ -63,6 +63,7 @@ struct gemm_plan {
     cublasLtMatmulDesc_t operation;
     cublasLtMatrixLayout_t a, b, c; /* of our row-major A, B and C */
     cublasLtMatmulAlgo_t algorithm;
+    bool untried; /* made in a hurry: to be chosen again by timing */
 };
 
 struct gemm_choice {

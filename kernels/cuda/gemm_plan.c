@@ -283,11 +283,11 @@ static void add_splits(const struct device *device, const struct gemm_plan *plan
     }
 }
 
-/* A captured stream cannot be timed. */
+/* A captured stream cannot be timed, and a hurried device shall not be. */
 static bool may_tune(const struct device *device) {
     const struct cuda_state *state = device->state;
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusActive;
-    return state->gemm->tunes && state->gemm->tuning_ns < TUNING_NS_MAX &&
+    return state->gemm->tunes && !device->hurried && state->gemm->tuning_ns < TUNING_NS_MAX &&
            cudaStreamIsCapturing(state->stream, &capture) == cudaSuccess &&
            capture == cudaStreamCaptureStatusNone;
 }
@@ -298,6 +298,7 @@ static enum status choose(struct device *device, struct gemm_plan *plan, const s
     const struct gemm_key class = gemm_class_of(&plan->key);
     struct gemm_choice *known = gemm_table_find(&gemm->choices, &class);
     cublasLtMatmulHeuristicResult_t result = {0};
+    plan->untried = false;
     if (known && is_possible(device, plan, &known->algorithm, &result)) {
         plan->algorithm = known->algorithm;
         return STATUS_OK;
@@ -305,6 +306,7 @@ static enum status choose(struct device *device, struct gemm_plan *plan, const s
     struct gemm_candidates candidates = {.count = 0};
     TRY(ask_heuristic(device, plan, a, &candidates, e));
     plan->algorithm = candidates.items[0].algo;
+    plan->untried = !known && gemm->tunes && device->hurried;
     if (known || !may_tune(device)) return STATUS_OK;
     struct gemm_choice choice = {.key = class};
     add_splits(device, plan, a, &candidates);
@@ -324,6 +326,8 @@ enum status gemm_plan_get(struct device *device, const struct gemm_args *args,
     struct cuda_gemm *gemm = cuda_state_of(device)->gemm;
     const struct gemm_key key = gemm_key_of(device, args);
     *out = gemm_table_find(&gemm->plans, &key);
+    const bool again = *out && (*out)->untried && may_tune(device);
+    if (again) return choose(device, *out, args, e);
     if (*out) return STATUS_OK;
     if (gemm->plans.count >= PLANS_MAX) gemm_plans_clear(gemm);
     struct gemm_plan *plan = mem_new(1, sizeof *plan);

@@ -58,6 +58,8 @@ enum status api_models_get(void *context, struct http_request *q, struct http_re
                            struct err *e);
 enum status api_models_delete(void *context, struct http_request *q, struct http_reply *r,
                               struct err *e);
+enum status api_devices_list(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e);
 enum status api_system_get(void *context, struct http_request *q, struct http_reply *r,
                            struct err *e);
 enum status api_system_spec(void *context, struct http_request *q, struct http_reply *r,

@@ -172,6 +172,7 @@ static enum status open_server(struct server *v, struct err *e) {
     v->app.hub = sse_hub_new();
     v->app.reports = gate_new(APP_REPORTS_MAX);
     v->app.previews = gate_new(APP_PREVIEWS_MAX);
+    v->app.devices = devices_known_new();
     v->app.engine = v->engine;
     v->app.web = v->web;
     v->app.started_ms = clock_unix_ms();
@@ -189,6 +190,7 @@ static void close_server(struct server *v) {
     sse_hub_free(v->app.hub);
     gate_free(v->app.reports);
     gate_free(v->app.previews);
+    devices_known_free(v->app.devices);
     store_close(v->app.store);
     guard_release(&v->guard);
     mem_free(v->engine);

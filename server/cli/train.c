@@ -22,6 +22,7 @@ static const char HELP[] =
     "plimsoll train FILE --model MODEL - fine-tune on a file through a running server\n"
     "\n"
     "  --model MODEL     a model of the server (GET /v1/models)\n"
+    "  --device DEVICE   cpu, or cuda:N for a GPU of the server (GET /v1/devices)\n"
     "  --eval FILE       rows that are only measured\n"
     "  --set KEY=VALUE   a key of the run spec, such as --set r=8 --set data.max_length=512;\n"
     "                    may be given more than once (GET /v1/spec lists them)\n"
@@ -35,7 +36,7 @@ static const char HELP[] =
     "Ends with exit code 0 only if the job succeeded. Ctrl-C leaves the job running.\n";
 
 struct settings {
-    const char *model, *eval, *url, *key_file, *suffix;
+    const char *model, *device, *eval, *url, *key_file, *suffix;
     struct option_list files, set;
     bool json, help;
 };
@@ -59,6 +60,7 @@ static enum status read_settings(const struct cli *cli, struct settings *s, stru
         {.name = "--url", .text = &s->url},       {.name = "--api-key-file", .text = &s->key_file},
         {.name = "--suffix", .text = &s->suffix}, {.name = "--set", .list = &s->set},
         {.name = "--json", .flag = &s->json},     {.name = "--help", .flag = &s->help},
+        {.name = "--device", .text = &s->device},
     };
     const struct option_table table = {options, COUNT_OF(options), &s->files};
     TRY(options_parse(&table, cli->argc, cli->argv, e));
@@ -116,6 +118,37 @@ static enum status upload(struct client *client, const char *file, const char *k
     return result;
 }
 
+/* The device is asked for before anything is uploaded: one that is not there would be refused only
+ * when the job is planned. */
+static enum status set_device(struct client *client, const char *device, cJSON *spec,
+                              struct err *e) {
+    cJSON *answer = NULL;
+    const cJSON *item = NULL;
+    const char *none = NULL;
+    struct str known = {0};
+    struct err ignored = {0};
+    enum status status = STATUS_NOT_FOUND;
+    TRY(client_call(client, "/v1/devices", NULL, &answer, e));
+    (void)json_get_string(answer, "reason", &none, &ignored);
+    cJSON_ArrayForEach(item, json_member(answer, "data")) {
+        const char *id = NULL, *reason = NULL;
+        (void)json_get_string(item, "id", &id, &ignored);
+        (void)json_get_string(item, "reason", &reason, &ignored);
+        if (!id) continue;
+        str_appendf(&known, "%s%s", known.len ? ", " : "", id);
+        if (!str_equal(id, device)) continue;
+        status =
+            reason ? err_set(e, STATUS_UNSUPPORTED, "--device %s: %s", device, reason) : STATUS_OK;
+    }
+    if (status == STATUS_NOT_FOUND)
+        err_set(e, status, "--device %s: the server has only %s%s%s", device, str_text(&known),
+                none ? "; " : "", none ? none : "");
+    if (status == STATUS_OK) json_add_string(spec, "device", device);
+    str_release(&known);
+    cJSON_Delete(answer);
+    return status;
+}
+
 static enum status create_job(struct client *client, const struct settings *s, char **id,
                               struct err *e) {
     cJSON *body = cJSON_CreateObject(), *job = NULL;
@@ -126,6 +159,10 @@ static enum status create_job(struct client *client, const struct settings *s, c
     cJSON *const spec = cJSON_AddObjectToObject(body, "plimsoll");
     for (int i = 0; i < s->set.count; i++) {
         GUARD(set_key(spec, s->set.items[i], e));
+    }
+    if (s->device) {
+        cJSON_DeleteItemFromObjectCaseSensitive(spec, "device");
+        GUARD(set_device(client, s->device, spec, e));
     }
     GUARD(upload(client, s->files.items[0], "training_file", body, e));
     if (s->eval) GUARD(upload(client, s->eval, "validation_file", body, e));

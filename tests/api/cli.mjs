@@ -55,8 +55,20 @@ await check("version and help", () => {
     assert.match(spawnSync(PLIMSOLL, ["serve", "--prot", "1"]).stderr.toString(), /did you mean --port/);
 });
 
+await check("train takes a device of the server, and names those there are", async () => {
+    const run = await train("--device", "cuda:77").done;
+    assert.equal(run.code, 1);
+    assert.match(run.err, /--device cuda:77: the server has only cpu/);
+    const jobs = (await call(server, "GET", JOBS)).body.data;
+    assert.equal(jobs.length, 0, "nothing was started");
+    const files = (await call(server, "GET", "/v1/files")).body.data;
+    assert.equal(files.length, 0, "nothing was uploaded");
+});
+
 await check("train runs a job and prints its result as the last line", async () => {
-    const run = await train("--set", "max_steps=8", "--eval", file, "--suffix", "cli", "--json").done;
+    const run = await train(
+        ...["--set", "max_steps=8", "--eval", file, "--suffix", "cli", "--json", "--device", "cpu"],
+    ).done;
     assert.equal(run.code, 0, run.err);
     const result = JSON.parse(run.out.trim().split("\n").at(-1));
     assert.equal(result.status, "succeeded");

@@ -258,6 +258,23 @@ await check("a finished job gives metrics, samples of the plan, and its result a
     assert.equal((await call(server, "GET", `${JOBS}/${long.id}/adapter`)).status, 409);
 });
 
+await check("the devices of this machine: the CPU, and GPUs or the reason why there is none", async () => {
+    const answer = (await call(server, "GET", "/v1/devices")).body;
+    const [cpu, ...cards] = answer.data;
+    assert.equal(cpu.id, "cpu");
+    assert.equal(cpu.usable, true);
+    assert.ok(cpu.free_bytes > 0 && cpu.free_bytes <= cpu.total_bytes);
+    assert.match(cpu.name, /thread/);
+    assert.equal(typeof answer.reason, cards.length > 0 ? "object" : "string");
+    cards.forEach((card, i) => {
+        assert.equal(card.id, `cuda:${i}`);
+        assert.match(card.capability, /^\d+\.\d$/);
+        assert.equal(typeof card.reason, card.usable ? "object" : "string");
+    });
+    const again = await Promise.all([1, 2, 3].map(() => call(server, "GET", "/v1/devices")));
+    again.forEach(({ body }) => assert.deepEqual(body, answer, "kept for some seconds"));
+});
+
 await check("the log of a rank can be read, and spec and system describe themselves", async () => {
     assert.equal((await call(server, "GET", `${JOBS}/${done.id}/log`)).status, 200);
     const spec = (await call(server, "GET", "/v1/spec")).body.data;

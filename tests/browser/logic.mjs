@@ -18,6 +18,7 @@ const load = (name) => import(pathToFileURL(path.join(out, "page", name)).href);
 
 const series = await load("lib/series.js");
 const spec = await load("lib/spec.js");
+const devices = await load("lib/devices.js");
 const format = await load("lib/format.js");
 const stream = await load("lib/stream.js");
 const router = await load("lib/router.js");
@@ -148,6 +149,33 @@ await check("spec: every key is in exactly one group, the page's own in none", (
     assert.deepEqual([...grouped].sort(), keys.map((k) => k.path).filter((p) => !spec.OWN_KEYS.has(p)).sort());
     const unknown = spec.groupKeys([{ path: "brand_new", type: "int" }]);
     assert.equal(unknown[0].keys[0].path, "brand_new");
+});
+
+await check("devices: the choice offers what can be used, and says why there is not more", () => {
+    const cpu = { id: "cpu", name: "Some CPU", total_bytes: 2 ** 34, free_bytes: 2 ** 33, usable: true, reason: null };
+    const card = { id: "cuda:0", name: "A card", total_bytes: 2 ** 37, free_bytes: null, usable: true, reason: null };
+    const old = { id: "cuda:1", name: "Old", total_bytes: 1, free_bytes: null, usable: false, reason: "It is too old." };
+    const table = [{ path: "device", type: "string", default: "cpu", help: "Where." }, ...keys];
+    const deviceKey = (list, kept) => devices.withDevices(table, list, kept)[0];
+    const both = deviceKey({ data: [cpu, card, old], reason: null });
+    assert.deepEqual(both.choices, ["cpu", "cuda:0"]);
+    assert.match(both.labels.cpu, /^cpu · Some CPU · 16[.,]?0* GiB, 8[.,]?0* GiB free$/);
+    assert.match(both.labels["cuda:0"], /^cuda:0 · A card · 128[.,]?0* GiB$/);
+    assert.equal(both.note, "It is too old.");
+    assert.deepEqual(spec.buildSpec([both], { device: "cuda:0" }).spec, { device: "cuda:0" });
+    assert.ok(spec.buildSpec([both], { device: "cuda:1" }).errors.device);
+    const none = deviceKey({ data: [cpu], reason: "There is no driver." }, "cuda:7");
+    assert.equal(none.note, "No GPU can be used here: There is no driver.");
+    assert.deepEqual(none.choices, ["cpu", "cuda:7"]);
+    assert.deepEqual(devices.withDevices(table, null), table);
+});
+
+await check("spec: the engine's own keys all have a group", async () => {
+    const source = await readFile(path.join(ROOT, "engine/spec.c"), "utf8");
+    const paths = [...source.matchAll(/KEY_\w+\("([\w.]+)"|\.path = "([\w.]+)"/g)].map((m) => m[1] ?? m[2]);
+    assert.ok(paths.length > 40 && paths.includes("memory.cap") && paths.includes("fp16"));
+    const groups = spec.groupKeys(paths.map((name) => ({ path: name, type: "string" })));
+    assert.deepEqual(groups.find((group) => group.title === "Other")?.keys ?? [], []);
 });
 
 await check("format: unknown is a dash, never NaN and never zero", () => {

@@ -115,6 +115,8 @@ static enum status cache_case(struct gpu_test *t, const struct gpu_case *c, stru
         GEMM(label, DTYPE_F16, __VA_ARGS__)
 
 static const struct gpu_case CASES[] = {
+    /* The largest product of Llama-3.1-8B on 8192 tokens: the rate that bench.sh compares with. */
+    GEMM("rate-8b", DTYPE_BF16, 8192, 28672, 4096, 2),
     GEMM_EVERY_DTYPE("nt-256", 256, 256, 256, 2),
     GEMM_EVERY_DTYPE("nn-256", 256, 256, 256, 0),
     GEMM_EVERY_DTYPE("tn-256", 256, 256, 256, 1),

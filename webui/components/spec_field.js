@@ -12,7 +12,15 @@ const LABELS = {
     per_device_train_batch_size: "Batch size",
     learning_rate: "Learning rate",
     finetuning_type: "Train",
+    device: "Compute on",
     bf16: "bf16 arithmetic",
+    fp16: "fp16 arithmetic",
+    tf32: "TF32 products",
+    full_determinism: "Same bits every time",
+    cuda_launch_blocking: "Wait after every GPU operation",
+    activation_offloading: "Keep activations in host memory",
+    "data.packing_strategy": "Count the batch in",
+    created_at: "Now, for chat templates",
     lr_scheduler_type: "Schedule",
     lora_alpha: "LoRA alpha",
     lora_dropout: "LoRA dropout",
@@ -46,7 +54,7 @@ function Control({ spec, id, field, invalid, describedBy, onInput }) {
     }
     const input = (event) => onInput(event.target.value);
     if (spec.type === "choice") {
-        const names = CHOICE_LABELS[spec.path] ?? {};
+        const names = spec.labels ?? CHOICE_LABELS[spec.path] ?? {};
         return html`<select ...${common} value=${field} onChange=${input}>
             ${choicesOf(spec).map((c) => html`<option key=${c} value=${c}>${names[c] ?? c}</option>`)}
         </select>`;
@@ -68,7 +76,7 @@ function Control({ spec, id, field, invalid, describedBy, onInput }) {
 }
 
 function hintParts(key) {
-    const parts = [key.help, boundsText(key) && `${humanize(boundsText(key))}.`];
+    const parts = [key.help, key.note, boundsText(key) && `${humanize(boundsText(key))}.`];
     if (key.type === "strings") {
         parts.push("One a line.");
     }

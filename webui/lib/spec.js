@@ -7,6 +7,7 @@
 export const OWN_KEYS = new Set(["model", "data.train_files", "data.eval_files"]);
 // Shown before "More".
 export const FIRST_KEYS = [
+    "device",
     "finetuning_type",
     "num_train_epochs",
     "per_device_train_batch_size",
@@ -17,7 +18,7 @@ export const FIRST_KEYS = [
 const GROUPS = [
     ["Length of the run", /^(num_train_epochs|max_steps|seed)$/],
     ["Adapter", /^(finetuning_type|adapter_name_or_path|r|lora_\w+|target_modules|use_\w+)$/],
-    ["Data", /^data\./],
+    ["Data", /^(data\.|created_at$)/],
     ["Batch", /^(per_device_train_batch_size|gradient_accumulation_steps)$/],
     [
         "Optimizer",
@@ -25,7 +26,11 @@ const GROUPS = [
     ],
     ["Evaluation and checkpoints", /^(eval_\w+|save_\w+|per_device_eval_batch_size)$/],
     ["Samples", /^sample_/],
-    ["Memory and device", /^(device|gradient_checkpointing|bf16|loss_chunk_rows|memory\..+)$/],
+    ["Precision", /^(bf16|fp16|tf32|stochastic_rounding|full_determinism)$/],
+    [
+        "Memory and device",
+        /^(device|gradient_checkpointing|activation_offloading|loss_chunk_rows|cuda_\w+|memory\..+)$/,
+    ],
 ];
 
 const UNBOUNDED = 1e6; // bounds from here on say nothing to a person

@@ -9,6 +9,7 @@ import { FilePicker } from "../components/file_picker.js";
 import { hasErrors } from "../components/file_report.js";
 import { FirstFields, MoreFields } from "../components/spec_form.js";
 import { READING_KEYS } from "../lib/tokens.js";
+import { withDevices } from "../lib/devices.js";
 import { buildSpec, fieldOfParam, fieldsFromSpec } from "../lib/spec.js";
 import { formatBytes, formatCount } from "../lib/format.js";
 import { goTo, jobHref } from "../lib/router.js";
@@ -27,13 +28,18 @@ function useMaterial(from) {
             get("/v1/spec", { signal }),
             get(`/v1/files?purpose=fine-tune&limit=${FILE_LIMIT}`, { signal }),
             from ? get(jobPath(from), { signal }) : null,
+            get("/v1/devices", { signal }).catch(() => null), // the form works without the list
         ])
-            .then(([models, spec, files, job]) =>
+            .then(([models, spec, files, job, devices]) =>
                 setMaterial({
                     ready: true,
                     error: null,
                     models: models.data.filter((model) => model.owned_by !== "fine-tune"),
-                    keys: Array.isArray(spec) ? spec : spec.data,
+                    keys: withDevices(
+                        Array.isArray(spec) ? spec : spec.data,
+                        devices,
+                        job?.plimsoll?.spec?.device,
+                    ),
                     files: files.data,
                     job,
                 }),

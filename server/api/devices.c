@@ -1,0 +1,82 @@
+/* devices.c - /v1/devices: the CPU and the GPUs of this machine, as `plimsoll-engine devices` tells.
+ *
+ * The server itself knows nothing of GPUs. The engine is asked at most once in KEPT_MS, and by one
+ * request at a time: whoever comes meanwhile waits for the same answer. */
+#include "server/api/devices.h"
+
+#include <pthread.h>
+
+#include "base/mem.h"
+#include "server/api/api.h"
+#include "server/run/launch.h"
+
+/* Free memory changes when a job starts; a person who looks again a little later sees it. */
+enum { KEPT_MS = 5000, DEVICES_LIMIT_MS = 20000, DEVICES_BYTES_MAX = 1 << 20 };
+
+struct devices_known {
+    pthread_mutex_t lock;
+    int64_t asked_ns; /* 0: never */
+    char *text;       /* the engine's JSON */
+};
+
+struct devices_known *devices_known_new(void) {
+    struct devices_known *const known = mem_new(1, sizeof *known);
+    pthread_mutex_init(&known->lock, NULL);
+    return known;
+}
+
+void devices_known_free(struct devices_known *known) {
+    if (!known) return;
+    pthread_mutex_destroy(&known->lock);
+    mem_free(known->text);
+    mem_free(known);
+}
+
+static enum status ask_engine(const char *engine, char **text, struct err *e) {
+    const char *const argv[] = {engine, "devices", NULL};
+    const struct process_question question = {
+        .argv = argv, .bytes_max = DEVICES_BYTES_MAX, .limit_ms = DEVICES_LIMIT_MS};
+    struct process_output output = {0};
+    cJSON *json = NULL;
+    enum status status = STATUS_OK;
+    GUARD(process_capture(&question, &output, e));
+    GUARD(json_parse(str_text(&output.out), output.out.len, "the engine's devices", &json, e));
+    if (launch_read_error(json_member(json, "error"), e)) GUARD(e->status);
+    GUARD_IF(!cJSON_IsArray(json_member(json, "devices")), STATUS_INTERNAL,
+             "the engine's answer lists no devices");
+    *text = str_take(&output.out);
+done:
+    cJSON_Delete(json);
+    process_output_release(&output);
+    return status;
+}
+
+/* With the lock held. */
+static enum status refresh(struct devices_known *known, const char *engine, struct err *e) {
+    const int64_t now = clock_steady_ns();
+    if (known->asked_ns && now - known->asked_ns < KEPT_MS * INT64_C(1000000)) return STATUS_OK;
+    char *text = NULL;
+    TRY(ask_engine(engine, &text, e));
+    mem_free(known->text);
+    known->text = text;
+    known->asked_ns = clock_steady_ns();
+    return STATUS_OK;
+}
+
+enum status api_devices_list(void *context, struct http_request *q, struct http_reply *r,
+                             struct err *e) {
+    (void)q;
+    const struct app *const app = context;
+    struct devices_known *const known = app->devices;
+    pthread_mutex_lock(&known->lock);
+    const enum status status = refresh(known, app->engine, e);
+    cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
+    pthread_mutex_unlock(&known->lock);
+    TRY(status);
+    cJSON *const list = api_list(cJSON_DetachItemFromObjectCaseSensitive(told, "devices"), false);
+    cJSON_AddItemToObject(list, "driver", cJSON_DetachItemFromObjectCaseSensitive(told, "driver"));
+    cJSON_AddItemToObject(list, "reason", cJSON_DetachItemFromObjectCaseSensitive(told, "reason"));
+    cJSON_Delete(told);
+    http_reply_json(r, list);
+    return STATUS_OK;
+}

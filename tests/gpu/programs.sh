@@ -1,0 +1,21 @@
+# programs.sh - where the programs of the GPU suite are; sourced by the scripts beside it.
+#
+# PLIMSOLL_CARRIED names a folder that carry.sh filled; otherwise PLIMSOLL_BUILD, or build/ of this tree. Afterwards
+# program NAME prints the path of one of them and LD_LIBRARY_PATH is what they need: the `run` of a carried folder is
+# asked once, so that its own work is in no measurement.
+gpu_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+if [ -n "${PLIMSOLL_CARRIED:-}" ]; then
+    paths=$(RUN_PREFIX="printenv LD_LIBRARY_PATH" "$PLIMSOLL_CARRIED/run" plimsoll-engine || true)
+    export LD_LIBRARY_PATH=$paths
+fi
+
+program() {
+    local build=${PLIMSOLL_BUILD:-$gpu_root/build}
+    if [ -n "${PLIMSOLL_CARRIED:-}" ]; then
+        printf '%s\n' "$PLIMSOLL_CARRIED/unpacked/bin/$1"
+    elif [ "$1" = plimsoll-engine ]; then
+        printf '%s\n' "$build/$1"
+    else
+        printf '%s\n' "$build/tests/$1"
+    fi
+}
