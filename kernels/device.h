@@ -406,6 +406,9 @@ struct device_ops {
                          struct err *);
     enum status (*fetch)(struct device *, void *to, const void *host, int64_t bytes, struct err *);
     enum status (*copies_wait)(struct device *, struct err *);
+    /* Waits for everything asked so far; the error of anything that failed on the way. */
+    enum status (*synchronize)(struct device *, struct err *);
+    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     int64_t (*attention_scratch)(const struct device *, const struct attention_args *,
                                  bool backward);
 
@@ -428,9 +431,6 @@ struct device_ops {
     enum status (*clip)(struct device *, const struct clip_args *, struct err *);
     enum status (*loss_sums)(struct device *, const struct loss_sums_args *, struct err *);
     enum status (*dropout)(struct device *, const struct dropout_args *, struct err *);
-    /* Waits for everything asked so far; the error of anything that failed on the way. */
-    enum status (*synchronize)(struct device *, struct err *);
-    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     enum status (*gather_rows)(struct device *, const struct rows_args *, struct err *);
     enum status (*scatter_rows)(struct device *, const struct rows_args *, struct err *);
     enum status (*add)(struct device *, const struct add_args *, struct err *);
@@ -447,6 +447,8 @@ struct device {
     bool computes; /* false: a null device; values in memory mean nothing and must not be read */
     enum precision precision;
     bool deterministic, blocking;
+    bool hurried; /* the first result is waited for: nothing is tried out that only later work gains
+                     from. The trainer sets it until its first step is done */
     enum dtype activation_dtype;
     bool lora_tails;       /* products are fastest when LoRA rides in extra columns of the operands
                         (op_linear.c); a fact of the kind, tests may change it */
@@ -478,8 +480,6 @@ void device_close(struct device *device);
 
 /* Gives the scratch space of device->workspace_bytes; it must stay until the device is closed or
  * another is given. */
-    bool hurried; /* the first result is waited for: nothing is tried out that only later work gains
-                     from. The trainer sets it until its first step is done */
 void device_set_workspace(struct device *device, void *workspace);
 
 /* The operations: device_gemm(device, &(struct gemm_args){...}, e) and so on, one per slot above.

@@ -334,12 +334,12 @@ static enum status train(struct run *r, struct err *e) {
     int64_t saved = r->state.step;
     while (r->state.step < last) {
         TRY(train_step(r, e));
+        if (r->session.device->hurried) start_trace("first step done");
+        r->session.device->hurried = false;
         const int64_t step = r->state.step;
         const bool stopping = r->stop() || rundir_stop_requested(r->folder);
         if (is_due(r->spec.eval_steps, step) && step < last) TRY(evaluate(r, e));
         if ((stopping || is_due(r->spec.save_steps, step)) && saved < step) {
-        if (r->session.device->hurried) start_trace("first step done");
-        r->session.device->hurried = false;
             TRY(save_checkpoint(r, e));
             saved = step;
         }

@@ -117,8 +117,8 @@ enum status session_open(struct session *s, const struct session_place *place,
     *s = (struct session){0};
     int64_t capacity = 0;
     TRY(device_open(&s->device, place->device, &options->device, e));
-    if (place->lora_tails) s->device->lora_tails = true;
     if (s->device->computes) start_trace("device open");
+    if (place->lora_tails) s->device->lora_tails = true;
     TRY(session_capacity(s->device, place->capacity, &capacity, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
@@ -145,8 +145,8 @@ enum status session_load(struct session *s, const struct session_source *source,
     if (status == STATUS_OK) status = weights_load(&s->model, &set, report, e);
     st_close(&set);
     TRY(status);
+    start_trace("base weights on their way");
     if (!s->model.options.lora) return STATUS_OK;
     if (source->adapter) return adapter_load(&s->model, source->adapter, e);
     return weights_init_adapter(&s->model, source->seed, e);
-    start_trace("base weights on their way");
 }

@@ -40,8 +40,8 @@ struct cuda_state {
     struct cuda_transfer *transfer;
     struct cuda_copies *copies;
     struct cuda_stage *stage; /* NULL until the first use */
-    struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
     struct cuda_gemm *gemm;
+    struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
 };
 
 static inline struct cuda_state *cuda_state_of(struct device *device) {
@@ -63,13 +63,13 @@ const char *cuda_environment(const char *name);
  * one older than compute capability 8.0. */
 enum status cuda_device_init(struct device *device, int ordinal, struct err *e);
 
-/* The parts, opened by cuda_device_init and closed by the close slot. cuda_dnn_open leaves
 /* device.c, for cards.c: how many cards there are (or STATUS_UNSUPPORTED and why there is none, in
  * the name of `device`), and whether one is new enough. */
 enum status cuda_count_cards(const struct device *device, int *count, struct err *e);
 enum status cuda_check_capability(const char *device, const char *card, int capability,
                                   struct err *e);
 
+/* The parts, opened by cuda_device_init and closed by the close slot. cuda_dnn_open leaves
  * state->dnn NULL where there is no usable library. */
 enum status cuda_driver_open(struct device *device, struct err *e);
 void cuda_driver_close(struct device *device);
@@ -77,10 +77,10 @@ enum status cuda_memory_open(struct device *device, struct err *e);
 void cuda_memory_close(struct device *device);
 enum status cuda_transfer_open(struct device *device, struct err *e);
 void cuda_transfer_close(struct device *device);
-enum status cuda_gemm_open(struct device *device, struct err *e);
 enum status cuda_copies_open(struct device *device, struct err *e);
 void cuda_copies_close(struct device *device);
 void cuda_stage_close(struct device *device);
+enum status cuda_gemm_open(struct device *device, struct err *e);
 void cuda_gemm_close(struct device *device);
 enum status cuda_dnn_open(struct device *device, struct err *e);
 void cuda_dnn_close(struct device *device);

@@ -71,8 +71,8 @@ enum status cuda_synchronize(struct device *device, struct err *e) {
 static const struct {
     enum status (*open)(struct device *, struct err *);
     void (*close)(struct device *);
-} PARTS[] = {
     const char *done; /* in the trace of a start */
+} PARTS[] = {
     {cuda_driver_open, cuda_driver_close, "driver's functions found"},
     {cuda_memory_open, cuda_memory_close, "virtual memory ready"},
     {cuda_transfer_open, cuda_transfer_close, "transfer ring ready"},
@@ -172,6 +172,13 @@ static enum status no_card(const struct device *device, cudaError_t error, struc
                    device->name, cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
+enum status cuda_count_cards(const struct device *device, int *count, struct err *e) {
+    const cudaError_t error = cudaGetDeviceCount(count);
+    if (error == cudaSuccess && *count > 0) return STATUS_OK;
+    *count = 0;
+    return no_card(device, error != cudaSuccess ? error : cudaErrorNoDevice, e);
+}
+
 static enum status check_ordinal(const struct device *device, int ordinal, struct err *e) {
     int count = 0;
     char hint[192];
@@ -180,18 +187,21 @@ static enum status check_ordinal(const struct device *device, int ordinal, struc
             "device %s: CUDA shows %d %s here, so the last one is cuda:%d%s", device->name, count,
             count == 1 ? "GPU" : "GPUs", count - 1, hidden_cards(hint, sizeof hint));
     return STATUS_OK;
-enum status cuda_count_cards(const struct device *device, int *count, struct err *e) {
-    const cudaError_t error = cudaGetDeviceCount(count);
-    if (error == cudaSuccess && *count > 0) return STATUS_OK;
-    *count = 0;
-    return no_card(device, error != cudaSuccess ? error : cudaErrorNoDevice, e);
-}
-
 }
 
 static int attribute(const struct cuda_state *state, enum cudaDeviceAttr which) {
     int value = 0;
     return cudaDeviceGetAttribute(&value, which, state->ordinal) == cudaSuccess ? value : 0;
+}
+
+enum status cuda_check_capability(const char *device, const char *card, int capability,
+                                  struct err *e) {
+    FAIL_IF(capability < CAPABILITY_MIN, STATUS_UNSUPPORTED,
+            "device %s: %s has compute capability %d.%d, and %d.%d (Ampere) is the oldest that is "
+            "supported; set device to another GPU or to \"cpu\"",
+            device, card, capability / 10, capability % 10, CAPABILITY_MIN / 10,
+            CAPABILITY_MIN % 10);
+    return STATUS_OK;
 }
 
 static enum status read_card(struct device *device, struct err *e) {
@@ -204,16 +214,6 @@ static enum status read_card(struct device *device, struct err *e) {
     state->l2_bytes = properties.l2CacheSize;
     state->shared_bytes = attribute(state, cudaDevAttrMaxSharedMemoryPerBlockOptin);
     device->total_bytes = (int64_t)properties.totalGlobalMem;
-enum status cuda_check_capability(const char *device, const char *card, int capability,
-                                  struct err *e) {
-    FAIL_IF(capability < CAPABILITY_MIN, STATUS_UNSUPPORTED,
-            "device %s: %s has compute capability %d.%d, and %d.%d (Ampere) is the oldest that is "
-            "supported; set device to another GPU or to \"cpu\"",
-            device, card, capability / 10, capability % 10, CAPABILITY_MIN / 10,
-            CAPABILITY_MIN % 10);
-    return STATUS_OK;
-}
-
     return cuda_check_capability(device->name, state->card, state->capability, e);
 }
 
@@ -244,8 +244,10 @@ static enum status start(struct device *device, struct err *e) {
     TRY(cuda_check(device, cudaSetDevice(state->ordinal), "opening", e));
     TRY(cuda_check(device, cudaStreamCreateWithFlags(&state->stream, cudaStreamNonBlocking),
                    "opening", e));
+    start_trace("context made");
     for (size_t i = 0; i < COUNT_OF(PARTS); i++) {
         TRY(PARTS[i].open(device, e));
+        start_trace(PARTS[i].done);
     }
     return STATUS_OK;
 }
@@ -253,11 +255,10 @@ static enum status start(struct device *device, struct err *e) {
 enum status cuda_device_init(struct device *device, int ordinal, struct err *e) {
     enum status status = STATUS_OK;
     TRY(check_ordinal(device, ordinal, e));
+    start_trace("cards counted");
     struct cuda_state *state = mem_new(1, sizeof *state);
-    start_trace("context made");
     device->state = state;
     state->ordinal = ordinal;
-        start_trace(PARTS[i].done);
     device->ops = &CUDA_OPS;
     device->kind = DEVICE_CUDA;
     device->computes = true;
@@ -269,4 +270,3 @@ done:
     if (status != STATUS_OK) cuda_close(device);
     return status;
 }
-    start_trace("cards counted");
