@@ -448,3 +448,18 @@ enum status device_convert(struct device *device, const struct convert_args *a, 
     count(device, a->scale == 1 ? 0 : n, n * (bytes_of(a->src.dtype) + bytes_of(a->dst.dtype)));
     return device->ops->convert(device, a, e);
 }
+
+enum status device_convert_items(struct device *device, const struct convert_items_args *a,
+                                 struct err *e) {
+    POSITIVE(count);
+    POSITIVE(largest);
+    GIVEN(items);
+    NEED(a->count <= CONVERT_ITEMS_MAX, "count is too large");
+    NEED(a->largest <= INT32_MAX, "largest is too large");
+    NEED(a->elements >= a->largest, "elements is smaller than largest");
+    NEED(stores(device, a->src_dtype), "src has a type that the device does not take");
+    NEED(stores(device, a->dst_dtype), "dst has a type that the device does not take");
+    const double n = (double)a->elements;
+    count(device, n, n * (bytes_of(a->src_dtype) + bytes_of(a->dst_dtype)));
+    return device->ops->convert_items(device, a, e);
+}

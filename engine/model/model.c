@@ -152,6 +152,39 @@ static enum status allocate_storage(struct model *m, struct storage *s, struct e
     return STATUS_OK;
 }
 
+/* An adapter inside its layer's matrix. */
+static bool in_tail(const struct storage *s) {
+    return s->trainable && s->inside >= 0;
+}
+
+/* One item for every adapter in a tail, so that a step makes all of them in one go. */
+static enum status list_tails(struct model *m, struct err *e) {
+    struct convert_item *const items = mem_new(m->storage_count, sizeof *items);
+    enum status status = STATUS_OK;
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (!in_tail(s)) continue;
+        ASSERT(s->master->dtype == DTYPE_F32 && s->value->dtype == m->options.weight_dtype);
+        items[m->tail_count++] = (struct convert_item){.src = s->master->data,
+                                                       .dst = s->value->data,
+                                                       .rows = s->rows,
+                                                       .cols = s->cols,
+                                                       .ld_src = s->master->ld,
+                                                       .ld_dst = s->value->ld,
+                                                       .scale = (double)s->scale};
+        m->tail_elements += s->rows * s->cols;
+        if (s->rows * s->cols > m->tail_largest) m->tail_largest = s->rows * s->cols;
+    }
+    if (m->tail_count > 0) {
+        const int64_t words = m->tail_count * (int64_t)(sizeof *items / sizeof(int64_t));
+        GUARD(tensor_new(m->space, DTYPE_I64, 1, words, CATEGORY_ADAPTERS, &m->tail_items, e));
+        GUARD(tensor_upload(m->tail_items, items, e));
+    }
+done:
+    mem_free(items);
+    return status;
+}
+
 static enum status upload_frequencies(struct model *m, struct err *e) {
     const int64_t half = m->config.rotary_dim / 2;
     float *const table = mem_new((size_t)half, sizeof *table);
@@ -181,6 +214,7 @@ enum status model_build(struct model *m, const struct model_config *config,
     for (size_t i = 0; status == STATUS_OK && i < m->storage_count; i++) {
         status = allocate_storage(m, &m->storages[i], e);
     }
+    if (status == STATUS_OK) status = list_tails(m, e);
     if (status == STATUS_OK) status = upload_frequencies(m, e);
     if (status == STATUS_OK) layout_connect(&layout, m);
     layout_release(&layout);
@@ -199,6 +233,7 @@ void model_release(struct model *m) {
         tensor_release(m->storages[i].value);
         tensor_release(m->storages[i].augmented);
     }
+    tensor_release(m->tail_items);
     tensor_release(m->inv_freq[0]);
     tensor_release(m->inv_freq[1]);
     tensor_release(m->flat);
@@ -227,19 +262,22 @@ struct tensor *model_param_gradient(const struct model *m, const struct param *p
     return s->trainable ? rows_of(p, s->value->gradient->value) : NULL;
 }
 
-static enum status refresh(struct model *m, bool all, struct err *e) {
+enum status model_refresh(struct model *m, struct err *e) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (!s->master || s->master == s->value || (!all && s->inside < 0)) continue;
+        if (!s->master || s->master == s->value || in_tail(s)) continue;
         TRY(tensor_convert(s->value, s->master, s->scale, e));
     }
-    return STATUS_OK;
-}
-
-enum status model_refresh(struct model *m, struct err *e) {
-    return refresh(m, true, e);
+    return model_refresh_tails(m, e);
 }
 
 enum status model_refresh_tails(struct model *m, struct err *e) {
-    return refresh(m, false, e);
+    if (m->tail_count == 0) return STATUS_OK;
+    const struct convert_items_args args = {.count = m->tail_count,
+                                            .items = m->tail_items->data,
+                                            .src_dtype = DTYPE_F32,
+                                            .dst_dtype = m->options.weight_dtype,
+                                            .largest = m->tail_largest,
+                                            .elements = m->tail_elements};
+    return device_convert_items(m->space->device, &args, e);
 }

@@ -96,6 +96,9 @@ struct model {
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
     struct tensor *gradients;   /* [1, flat_count] f32 */
     struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
+    /* How the adapters in tails are made from their masters: struct convert_item, device memory. */
+    struct tensor *tail_items;
+    int64_t tail_count, tail_largest, tail_elements;
     struct flat_range ranges[FLAT_RANGES_MAX];
     int64_t range_count, flat_count, narrow_count;
     int64_t trainable_count; /* elements that are trained */

@@ -137,6 +137,7 @@ static const struct device_ops CUDA_OPS = {
     .row_norm = cuda_row_norm,
     .divide = cuda_divide,
     .convert = cuda_convert,
+    .convert_items = cuda_convert_items,
 };
 
 /* " (CUDA_VISIBLE_DEVICES is "1", which may hide others)", or nothing. Returns `buffer`. */

@@ -127,3 +127,66 @@ enum status cuda_convert(struct device *device, const struct convert_args *a, st
     }));
     return status;
 }
+
+/* One item by one row of blocks; a thread ROWS packs at a time, far enough apart that a warp's are
+ * side by side. */
+template <typename A, typename B, int N>
+static __device__ __forceinline__ void convert_item(const struct convert_item &item) {
+    const uint32_t across = (uint32_t)item.cols / N, packs = across * (uint32_t)item.rows;
+    const float scale = (float)item.scale;
+    const uint32_t step = gridDim.x * blockDim.x;
+    for (uint32_t at = blockIdx.x * blockDim.x + threadIdx.x; at < packs; at += ROWS * step) {
+        float x[ROWS][N];
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS; r++) {
+            const uint32_t pack = at + r * step, row = pack / across, c = (pack % across) * N;
+            if (pack < packs) load_pack<A, N>((const A *)item.src + row * item.ld_src + c, x[r]);
+        }
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS; r++) {
+            const uint32_t pack = at + r * step, row = pack / across, c = (pack % across) * N;
+            if (pack >= packs) break;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                x[r][i] *= scale;
+            }
+            store_pack<B, N>((B *)item.dst + row * item.ld_dst + c, x[r]);
+        }
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ bool is_aligned(const void *at, int64_t ld) {
+    return (uintptr_t)at % 16 == 0 && ld * (int64_t)sizeof(T) % 16 == 0;
+}
+
+/* Computes what cuda_convert does, for every item.
+ * Grid: y an item, x over its packs, as many as the largest needs.
+ * A -> B, f32 in between. Any shape: each item takes packs where its own numbers allow it.
+ * Bytes: sizeof(A) + sizeof(B) an element. */
+template <typename A, typename B>
+__global__ void __launch_bounds__(256) convert_items_kernel(const struct convert_items_args a) {
+    constexpr int N = WIDE_OF_BOTH<A, B>;
+    const struct convert_item item = a.items[blockIdx.y];
+    if (item.cols % N == 0 && is_aligned<A>(item.src, item.ld_src) &&
+        is_aligned<B>(item.dst, item.ld_dst)) {
+        convert_item<A, B, N>(item);
+    } else {
+        convert_item<A, B, 1>(item);
+    }
+}
+
+enum status cuda_convert_items(struct device *device, const struct convert_items_args *a,
+                               struct err *e) {
+    enum status status = STATUS_OK;
+    TRY(launch_for(device, a->src_dtype, "convert_items", e, [&](auto from) {
+        using A = decltype(from);
+        status = launch_for(device, a->dst_dtype, "convert_items", e, [&](auto to) {
+            using B = decltype(to);
+            const int64_t each = 256 * ROWS * WIDE_OF_BOTH<A, B>;
+            const dim3 grid((unsigned)divide_up(a->largest, each), (unsigned)a->count);
+            convert_items_kernel<A, B><<<grid, 256, 0, cuda_state_of(device)->stream>>>(*a);
+        });
+    }));
+    return status;
+}

@@ -116,6 +116,7 @@ NULL_OPERATION(column_scale, column_scale_args)
 NULL_OPERATION(row_norm, row_norm_args)
 NULL_OPERATION(divide, divide_args)
 NULL_OPERATION(convert, convert_args)
+NULL_OPERATION(convert_items, convert_items_args)
 
 static enum status null_fill_zero(struct device *device, void *at, int64_t bytes, struct err *e) {
     return null_commit(device, at, bytes, e);
@@ -167,6 +168,7 @@ static const struct device_ops NULL_OPS = {
     .row_norm = null_row_norm,
     .divide = null_divide,
     .convert = null_convert,
+    .convert_items = null_convert_items,
 };
 
 enum status null_device_init(struct device *device, enum device_kind kind, struct err *e) {

@@ -207,6 +207,43 @@ static enum status divide_case(struct gpu_test *t, const struct gpu_case *c, str
     return STATUS_OK;
 }
 
+/* All rows but the last as one item, the last as another with a scale of its own. */
+static enum status run_convert_items(struct device *device, enum side side, void *context,
+                                     struct err *e) {
+    const struct arrays *p = context;
+    const int64_t above = p->x->rows - 1, cols = p->x->cols, ld_x = p->x->ld, ld = p->out->ld;
+    const enum dtype from = gpu_dtype(p->x, side), to = gpu_dtype(p->out, side);
+    char *const src = p->x->at[side], *const dst = p->out->at[side];
+    const struct convert_item items[] = {
+        {src, dst, above, cols, ld_x, ld, p->c->x[0]},
+        {src + above * ld_x * dtype_bytes(from), dst + above * ld * dtype_bytes(to), 1, cols, ld_x,
+         ld, -2 * p->c->x[0]},
+    };
+    TRY(device_upload(device, p->keys->at[side], items, sizeof items, e));
+    return device_convert_items(device,
+                                &(struct convert_items_args){
+                                    .count = 2,
+                                    .items = p->keys->at[side],
+                                    .src_dtype = from,
+                                    .dst_dtype = to,
+                                    .largest = above * cols,
+                                    .elements = (above + 1) * cols,
+                                },
+                                e);
+}
+
+static enum status convert_items_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
+    const int64_t rows = c->n[0], cols = c->n[1], pad = c->n[2];
+    const int64_t room[2 * sizeof(struct convert_item) / sizeof(int64_t)] = {0};
+    struct arrays p = {.c = c};
+    p.keys = gpu_values(t, room, (int64_t)COUNT_OF(room), DTYPE_I64);
+    p.x = gpu_random(t, rows, cols, cols + pad, c->dtype, 1);
+    p.out = gpu_output(t, rows, cols, cols + 2 * pad, (enum dtype)c->n[3]);
+    TRY(gpu_run(t, run_convert_items, &p, e));
+    gpu_compare(t, p.out, "dst", 0);
+    return STATUS_OK;
+}
+
 static enum status convert_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
     const int64_t rows = c->n[0], cols = c->n[1], pad = c->n[2];
     const enum dtype to = (enum dtype)c->n[3];
@@ -272,6 +309,11 @@ static const struct gpu_case CASES[] = {
     CONVERT_EVERY_DTYPE("flat-2048", 8, 512, 0),
     CONVERT_EVERY_DTYPE("flat", 8, 77, 0),
     CONVERT_EVERY_DTYPE("odd", 11, 77, 3),
+    CASE("convert_items", convert_items_case, "16x4096", DTYPE_F32, 2, 17, 4096, 0, DTYPE_BF16),
+    CASE("convert_items", convert_items_case, "14336x16", DTYPE_F32, 2, 14337, 16, 64, DTYPE_BF16),
+    CASE("convert_items", convert_items_case, "896-f16", DTYPE_F32, 2, 37, 896, 64, DTYPE_F16),
+    CASE("convert_items", convert_items_case, "896-f32", DTYPE_F32, 2, 37, 896, 64, DTYPE_F32),
+    CASE("convert_items", convert_items_case, "odd", DTYPE_F32, 2, 11, 77, 3, DTYPE_BF16),
     CONVERT("8192x4096-to-bf16", DTYPE_F32, DTYPE_BF16, 8192, 4096, 0),
     CONVERT("8192x4096-to-f32", DTYPE_BF16, DTYPE_F32, 8192, 4096, 64),
 };

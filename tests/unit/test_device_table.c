@@ -359,6 +359,21 @@ OPERATION(convert) {
     return device_convert(device, &args, e);
 }
 
+OPERATION(convert_items) {
+    const struct convert_item items[] = {
+        {r->slot[0], r->slot[1], ROWS, COLS, COLS, COLS, 0.5},
+        {r->slot[2], r->slot[3], 3, 5, COLS, 7, 1},
+    };
+    struct convert_items_args args = {.count = 2,
+                                      .items = (void *)r->slot[4],
+                                      .src_dtype = device->activation_dtype,
+                                      .dst_dtype = DTYPE_BF16,
+                                      .largest = ROWS * COLS,
+                                      .elements = ROWS * COLS + 15};
+    TRY(device_upload(device, r->slot[4], items, sizeof items, e));
+    return device_convert_items(device, &args, e);
+}
+
 static const struct {
     const char *name;
     enum status (*run)(struct device *device, const struct room *room, struct err *e);
@@ -387,6 +402,7 @@ static const struct {
     {"row_norm", run_row_norm},
     {"divide", run_divide},
     {"convert", run_convert},
+    {"convert_items", run_convert_items},
 };
 
 static void test_device_table_is_covered_by_this_test(void **state) {

@@ -417,6 +417,43 @@ static void test_convert_scales_between_every_two_types(void **state) {
     ops_close_device(device);
 }
 
+static void test_convert_items_equal_one_at_a_time(void **state) {
+    (void)state;
+    struct device *device = ops_open();
+    enum { COUNT = 3, SPAN = 4096 };
+    static const int64_t rows[COUNT] = {16, 7, 1}, cols[COUNT] = {64, 5, 33};
+    float *x = ops_random(COUNT * SPAN, 1, 1), *all = ops_random(COUNT * SPAN, 1, 2),
+          *each = ops_random(COUNT * SPAN, 1, 2);
+    struct convert_item items[COUNT];
+    for (int64_t i = 0; i < COUNT; i++) {
+        items[i] =
+            (struct convert_item){x + i * SPAN, all + i * SPAN,       rows[i], cols[i], cols[i],
+                                  cols[i] + 24, 0.5 * (double)(i + 1)};
+        const struct convert_args one = {.rows = rows[i],
+                                         .cols = cols[i],
+                                         .scale = (float)items[i].scale,
+                                         .src = {x + i * SPAN, DTYPE_F32, cols[i]},
+                                         .dst = {each + i * SPAN, DTYPE_BF16, cols[i] + 24}};
+        ops_ok(device_convert(device, &one, e));
+    }
+    struct convert_items_args args = {.count = COUNT,
+                                      .items = items,
+                                      .src_dtype = DTYPE_F32,
+                                      .dst_dtype = DTYPE_BF16,
+                                      .largest = 16 * 64,
+                                      .elements = 16 * 64 + 35 + 33};
+    ops_ok(device_convert_items(device, &args, e));
+    assert_memory_equal(all, each, COUNT * SPAN * sizeof *all);
+    struct err error = {0};
+    args.elements = 1;
+    assert_int_equal(device_convert_items(device, &args, &error), STATUS_INTERNAL);
+    err_clear(&error);
+    mem_free(x);
+    mem_free(all);
+    mem_free(each);
+    ops_close_device(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_adamw_three_steps_match_reference),
@@ -430,6 +467,7 @@ int main(void) {
         cmocka_unit_test(test_column_operations_match_reference),
         cmocka_unit_test(test_convert_rounds_to_nearest_even_and_keeps_nan),
         cmocka_unit_test(test_convert_scales_between_every_two_types),
+        cmocka_unit_test(test_convert_items_equal_one_at_a_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

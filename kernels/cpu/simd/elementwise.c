@@ -186,3 +186,18 @@ enum status SIMD(cpu_convert)(struct device *device, const struct convert_args *
     }
     return STATUS_OK;
 }
+
+enum status SIMD(cpu_convert_items)(struct device *device, const struct convert_items_args *a,
+                                    struct err *e) {
+    for (int64_t i = 0; i < a->count; i++) {
+        const struct convert_item *item = &a->items[i];
+        const struct convert_args args = {
+            .rows = item->rows,
+            .cols = item->cols,
+            .scale = (float)item->scale,
+            .src = {(void *)(uintptr_t)item->src, a->src_dtype, item->ld_src},
+            .dst = {item->dst, a->dst_dtype, item->ld_dst}};
+        TRY(SIMD(cpu_convert)(device, &args, e));
+    }
+    return STATUS_OK;
+}

@@ -57,5 +57,7 @@ enum status SIMD(cpu_column_scale)(struct device *, const struct column_scale_ar
 enum status SIMD(cpu_row_norm)(struct device *, const struct row_norm_args *, struct err *);
 enum status SIMD(cpu_divide)(struct device *, const struct divide_args *, struct err *);
 enum status SIMD(cpu_convert)(struct device *, const struct convert_args *, struct err *);
+enum status SIMD(cpu_convert_items)(struct device *, const struct convert_items_args *,
+                                    struct err *);
 
 #endif

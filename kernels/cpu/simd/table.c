@@ -53,4 +53,5 @@ const struct device_ops SIMD(cpu_ops) = {
     .row_norm = SIMD(cpu_row_norm),
     .divide = SIMD(cpu_divide),
     .convert = SIMD(cpu_convert),
+    .convert_items = SIMD(cpu_convert_items),
 };
