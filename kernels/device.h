@@ -359,21 +359,6 @@ struct convert_args {
     struct matrix src, dst;
 };
 
-/* The same for many matrices at once: each item as convert_args, the types are those of all. */
-struct convert_item {
-    const void *src;
-    void *dst;
-    int64_t rows, cols, ld_src, ld_dst;
-    double scale;
-};
-enum { CONVERT_ITEMS_MAX = 65535 };
-struct convert_items_args {
-    int64_t count;
-    const struct convert_item *items; /* [count], device memory; what they say is not checked */
-    enum dtype src_dtype, dst_dtype;
-    int64_t largest, elements; /* of one item, of all together */
-};
-
 /* A piece of a matrix between host and device, either way. */
 struct transfer {
     void *device;
@@ -408,6 +393,9 @@ struct device_ops {
     /* The same for `rows` rows of `width` bytes, pitches in bytes. */
     enum status (*upload_rows)(struct device *, const struct transfer *, struct err *);
     enum status (*download_rows)(struct device *, const struct transfer *, struct err *);
+    /* Waits for everything asked so far; the error of anything that failed on the way. */
+    enum status (*synchronize)(struct device *, struct err *);
+    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     /* Host memory that the device copies from by itself (pinned on CUDA), uploads from it, which
      * may return before it was read, and the wait until all but the last `pending` were. */
     enum status (*stage_new)(struct device *, int64_t bytes, void **out, struct err *);
@@ -421,9 +409,6 @@ struct device_ops {
                          struct err *);
     enum status (*fetch)(struct device *, void *to, const void *host, int64_t bytes, struct err *);
     enum status (*copies_wait)(struct device *, struct err *);
-    /* Waits for everything asked so far; the error of anything that failed on the way. */
-    enum status (*synchronize)(struct device *, struct err *);
-    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     int64_t (*attention_scratch)(const struct device *, const struct attention_args *,
                                  bool backward);
 
@@ -454,7 +439,6 @@ struct device_ops {
     enum status (*row_norm)(struct device *, const struct row_norm_args *, struct err *);
     enum status (*divide)(struct device *, const struct divide_args *, struct err *);
     enum status (*convert)(struct device *, const struct convert_args *, struct err *);
-    enum status (*convert_items)(struct device *, const struct convert_items_args *, struct err *);
 };
 
 struct device {
@@ -512,6 +496,24 @@ enum status device_copy(struct device *, void *to, const void *from, int64_t byt
 enum status device_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status device_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status device_download_rows(struct device *, const struct transfer *, struct err *);
+/* Waits for everything asked so far; the error of anything that failed on the way. */
+enum status device_synchronize(struct device *, struct err *);
+enum status device_memory(struct device *, struct device_memory *, struct err *);
+/* Bytes of scratch that one attention wants (0 where none): a pure function of kind, precision and
+ * sizes; pointers are not looked at. So the plan knows it. */
+int64_t device_attention_scratch(const struct device *, const struct attention_args *,
+                                 bool backward);
+enum status device_gemm(struct device *, const struct gemm_args *, struct err *);
+enum status device_rmsnorm(struct device *, const struct rmsnorm_args *, struct err *);
+enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *,
+                                    struct err *);
+enum status device_rope(struct device *, const struct rope_args *, struct err *);
+enum status device_attention(struct device *, const struct attention_args *, struct err *);
+enum status device_attention_backward(struct device *, const struct attention_backward_args *,
+                                      struct err *);
+enum status device_glu(struct device *, const struct glu_args *, struct err *);
+enum status device_glu_backward(struct device *, const struct glu_backward_args *, struct err *);
+enum status device_embedding(struct device *, const struct embedding_args *, struct err *);
 /* For loaders: host memory that the device copies from by itself, at full speed. Free with
  * device_stage_free, after the last upload from it was waited for. */
 enum status device_stage_new(struct device *, int64_t bytes, void **out, struct err *);
@@ -547,6 +549,5 @@ enum status device_column_scale(struct device *, const struct column_scale_args 
 enum status device_row_norm(struct device *, const struct row_norm_args *, struct err *);
 enum status device_divide(struct device *, const struct divide_args *, struct err *);
 enum status device_convert(struct device *, const struct convert_args *, struct err *);
-enum status device_convert_items(struct device *, const struct convert_items_args *, struct err *);
 
 #endif

@@ -38,9 +38,9 @@ struct cuda_state {
     struct cuda_driver *driver;
     struct cuda_memory *memory;
     struct cuda_transfer *transfer;
+    struct cuda_gemm *gemm;
     struct cuda_copies *copies;
     struct cuda_stage *stage; /* NULL until the first use */
-    struct cuda_gemm *gemm;
     struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
 };
 
@@ -77,9 +77,6 @@ enum status cuda_memory_open(struct device *device, struct err *e);
 void cuda_memory_close(struct device *device);
 enum status cuda_transfer_open(struct device *device, struct err *e);
 void cuda_transfer_close(struct device *device);
-enum status cuda_copies_open(struct device *device, struct err *e);
-void cuda_copies_close(struct device *device);
-void cuda_stage_close(struct device *device);
 enum status cuda_gemm_open(struct device *device, struct err *e);
 void cuda_gemm_close(struct device *device);
 enum status cuda_dnn_open(struct device *device, struct err *e);
@@ -87,6 +84,9 @@ void cuda_dnn_close(struct device *device);
 
 /* memory.c, transfer.c */
 enum status cuda_reserve(struct device *, int64_t bytes, void **base, struct err *);
+enum status cuda_copies_open(struct device *device, struct err *e);
+void cuda_copies_close(struct device *device);
+void cuda_stage_close(struct device *device);
 void cuda_unreserve(struct device *, void *base, int64_t bytes);
 enum status cuda_commit(struct device *, void *at, int64_t bytes, struct err *);
 void cuda_decommit(struct device *, void *at, int64_t bytes);
@@ -96,6 +96,13 @@ enum status cuda_copy(struct device *, void *to, const void *from, int64_t bytes
 enum status cuda_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status cuda_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status cuda_download_rows(struct device *, const struct transfer *, struct err *);
+enum status cuda_synchronize(struct device *, struct err *);
+enum status cuda_memory_info(struct device *, struct device_memory *, struct err *);
+
+/* gemm.c. cuda_gemm_version is "cuBLASLt 13.1.0". */
+const char *cuda_gemm_version(const struct device *device);
+enum status cuda_gemm(struct device *, const struct gemm_args *, struct err *);
+
 /* copies.c */
 enum status cuda_stash(struct device *, void *host, const void *from, int64_t bytes, struct err *);
 enum status cuda_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
@@ -139,7 +146,6 @@ enum status cuda_dropout(struct device *, const struct dropout_args *, struct er
 enum status cuda_add(struct device *, const struct add_args *, struct err *);
 enum status cuda_divide(struct device *, const struct divide_args *, struct err *);
 enum status cuda_convert(struct device *, const struct convert_args *, struct err *);
-enum status cuda_convert_items(struct device *, const struct convert_items_args *, struct err *);
 enum status cuda_column_sum(struct device *, const struct column_sum_args *, struct err *);
 enum status cuda_column_scale(struct device *, const struct column_scale_args *, struct err *);
 enum status cuda_row_norm(struct device *, const struct row_norm_args *, struct err *);

@@ -113,6 +113,10 @@ static const struct device_ops CUDA_OPS = {
     .stash = cuda_stash,
     .fetch = cuda_fetch,
     .copies_wait = cuda_copies_wait,
+    .download_rows = cuda_download_rows,
+    .synchronize = cuda_synchronize,
+    .memory = cuda_memory_info,
+    .attention_scratch = cuda_attention_scratch,
     .gemm = cuda_gemm,
     .rmsnorm = cuda_rmsnorm,
     .rmsnorm_backward = cuda_rmsnorm_backward,
@@ -251,6 +255,26 @@ static enum status start(struct device *device, struct err *e) {
         start_trace(PARTS[i].done);
     }
     return STATUS_OK;
+}
+
+/* The libraries are found and relocated while the card's context is made, which takes a third of a
+ * second. They stay loaded; who wants them asks for them by name again. */
+static void *load_libraries(void *unused) {
+    static const char *const NAMES[] = {"libcublasLt.so.13", "libcudnn.so.9",
+                                        "libcudnn_graph.so.9"};
+    for (size_t i = 0; i < COUNT_OF(NAMES); i++) {
+        (void)dlopen(NAMES[i], RTLD_NOW | RTLD_LOCAL);
+    }
+    start_trace("libraries loaded");
+    return unused;
+}
+
+static enum status start_beside_libraries(struct device *device, struct err *e) {
+    pthread_t loader;
+    const bool beside = pthread_create(&loader, NULL, load_libraries, NULL) == 0;
+    const enum status status = start(device, e);
+    if (beside) pthread_join(loader, NULL);
+    return status;
 }
 
 enum status cuda_device_init(struct device *device, int ordinal, struct err *e) {
