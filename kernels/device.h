@@ -359,6 +359,21 @@ struct convert_args {
     struct matrix src, dst;
 };
 
+/* The same for many matrices at once: each item as convert_args, the types are those of all. */
+struct convert_item {
+    const void *src;
+    void *dst;
+    int64_t rows, cols, ld_src, ld_dst;
+    double scale;
+};
+enum { CONVERT_ITEMS_MAX = 65535 };
+struct convert_items_args {
+    int64_t count;
+    const struct convert_item *items; /* [count], device memory; what they say is not checked */
+    enum dtype src_dtype, dst_dtype;
+    int64_t largest, elements; /* of one item, of all together */
+};
+
 /* A piece of a matrix between host and device, either way. */
 struct transfer {
     void *device;
@@ -439,6 +454,7 @@ struct device_ops {
     enum status (*row_norm)(struct device *, const struct row_norm_args *, struct err *);
     enum status (*divide)(struct device *, const struct divide_args *, struct err *);
     enum status (*convert)(struct device *, const struct convert_args *, struct err *);
+    enum status (*convert_items)(struct device *, const struct convert_items_args *, struct err *);
 };
 
 struct device {
@@ -549,5 +565,6 @@ enum status device_column_scale(struct device *, const struct column_scale_args 
 enum status device_row_norm(struct device *, const struct row_norm_args *, struct err *);
 enum status device_divide(struct device *, const struct divide_args *, struct err *);
 enum status device_convert(struct device *, const struct convert_args *, struct err *);
+enum status device_convert_items(struct device *, const struct convert_items_args *, struct err *);
 
 #endif

@@ -146,6 +146,7 @@ enum status cuda_dropout(struct device *, const struct dropout_args *, struct er
 enum status cuda_add(struct device *, const struct add_args *, struct err *);
 enum status cuda_divide(struct device *, const struct divide_args *, struct err *);
 enum status cuda_convert(struct device *, const struct convert_args *, struct err *);
+enum status cuda_convert_items(struct device *, const struct convert_items_args *, struct err *);
 enum status cuda_column_sum(struct device *, const struct column_sum_args *, struct err *);
 enum status cuda_column_scale(struct device *, const struct column_scale_args *, struct err *);
 enum status cuda_row_norm(struct device *, const struct row_norm_args *, struct err *);
