@@ -6,7 +6,10 @@
  * dS^T, as they come out of one product, are left operands of the products for dv and dk without
  * leaving the registers. Only dS goes through shared memory, for dq = dS K, which is summed into
  * device memory in f32. That product runs one step late, beside the next scores, so that a step
- * has a single barrier. */
+ * has a single barrier.
+ *
+ * Few kv heads make few and long thread blocks: then several of them divide the heads of a group,
+ * and their shares of dk and dv are summed afterwards, in one order. */
 #include "kernels/cuda/attention_backward.cuh"
 
 #include "kernels/cuda/attention.h"
@@ -29,7 +32,7 @@ static __device__ __forceinline__ void add_queries(const struct backward_paramet
 }
 
 /* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of keys; P and dS
- * recomputed. Grid: items of attention_span_of x kv heads, heads fastest; block: BN/16 warps,
+ * recomputed. Grid: items of attention_span_of x heads_share_of, fastest; block: BN/16 warps,
  * each owns 16 keys. q, k, v, dout, dk, dv 16-bit, everything between f32 but P and dS, which
  * are rounded to 16 bits where they are multiplied. Shared memory: struct variant. FLOPs 10*D a
  * visible pair (14*D when dk and dv are apart); bytes: k, v, dk, dv once; q, dout and twice dq
@@ -40,24 +43,24 @@ __global__ void __launch_bounds__(V::THREADS, 1)
     extern __shared__ __align__(1024) unsigned char shared[];
     const struct attention_args &a = p.args.forward;
     struct attention_span span;
-    const int kv_head = (int)(blockIdx.x % (unsigned)a.kv_heads), dim = (int)a.head_dim;
-    if (!attention_span_of<false>(a, p.grid, (int)(blockIdx.x / (unsigned)a.kv_heads), &span))
-        return;
+    const struct heads_share share = heads_share_of(p);
+    const int item = (int)(blockIdx.x / (unsigned)(a.kv_heads * p.splits)), dim = (int)a.head_dim;
+    if (!attention_span_of<false>(a, p.grid, item, &span)) return;
 
     const int lane = lane_index(), row = (int)threadIdx.x / 32 * 16, window = attention_window(a);
-    const int group = (int)(a.heads / a.kv_heads), keys = span.length - span.from;
+    const int keys = span.length - span.from;
     const int64_t first = span.first + span.from;
     const uint32_t base = shared_address(shared);
     const int end = last_query(a, span, V::BN);
-    const T *k = (const T *)a.k + first * a.ld_k + (int64_t)kv_head * dim;
-    const T *v = (const T *)a.v + first * a.ld_v + (int64_t)kv_head * dim;
+    const T *k = (const T *)a.k + first * a.ld_k + (int64_t)share.kv_head * dim;
+    const T *v = (const T *)a.v + first * a.ld_v + (int64_t)share.kv_head * dim;
     tile_fetch<T, V::DIM, V::BN, V::THREADS>(base, k, a.ld_k, keys, dim);
     if (V::DK) tile_fetch<T, V::DIM, V::BN, V::THREADS>(base + V::AT_V, v, a.ld_v, keys, dim);
 
     float dk[1][V::DK ? V::DIM / 8 : 1][4], dv[1][V::DV ? V::DIM / 8 : 1][4];
     clear<1, V::DK ? V::DIM : 8>(dk);
     clear<1, V::DV ? V::DIM : 8>(dv);
-    struct step next = {kv_head * group, span.from, 0}, now = next, before = next;
+    struct step next = {share.head, span.from, 0}, now = next, before = next;
     bool more = true, began = false;
     fetch_step<T, V>(p, span, base, next);
     while (more) {
@@ -65,7 +68,7 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         copies_wait();
         __syncthreads();
         next = step_after(now, span.from, V::BM, end);
-        more = next.head < (kv_head + 1) * group;
+        more = next.head < share.end;
         if (more) fetch_step<T, V>(p, span, base, next);
         if constexpr (V::DK) {
             if (p.dq && began) add_queries<T, V>(p, span, base, before);
@@ -105,20 +108,16 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         if (p.dq) add_queries<T, V>(p, span, base, before);
     }
     __syncthreads(); /* the keys are not read any more: their tiles take the results */
-    if constexpr (V::DV)
-        write_keys<T, V>(a, span, p.args.dv, p.args.ld_dv, base + (V::DK ? V::AT_V : 0), kv_head,
-                         dv[0], 1);
-    if constexpr (V::DK)
-        write_keys<T, V>(a, span, p.args.dk, p.args.ld_dk, base, kv_head, dk[0], a.scale);
+    if constexpr (V::DV) write_keys<T, V>(p, span, share, 1, base + (V::DK ? V::AT_V : 0), dv[0]);
+    if constexpr (V::DK) write_keys<T, V>(p, span, share, 0, base, dk[0]);
 }
 
 template <typename T, typename V>
 static enum status backward_launch(struct device *device, struct backward_parameters p,
                                    struct err *e) {
-    const struct attention_args *a = &p.args.forward;
-    p.grid = attention_grid_of(a, V::BN);
-    const struct attention_launch shape = {attention_items(a, p.grid) * a->kv_heads, V::THREADS,
-                                           V::BYTES, "attention_backward"};
+    p.grid = attention_grid_of(&p.args.forward, V::BN);
+    const struct attention_launch shape = {backward_blocks(p), V::THREADS, V::BYTES,
+                                           "attention_backward"};
     return attention_launch(device, shape, e, attention_backward_kernel<T, V>, p);
 }
 
@@ -153,18 +152,56 @@ static enum status backward_of(struct device *device, const struct backward_para
     return backward_launch<T, small_dk>(device, p, e);
 }
 
+/* Pairs of query and key that a head computes for a document of `length` tokens, of which each sees
+ * at most `seen`. */
+static double visible_pairs(double length, double seen) {
+    const double s = length < seen ? length : seen;
+    return s * (length - s / 2);
+}
+
+/* In how many parts the heads of a group are walked, by what the slowest multiprocessor will do,
+ * counted in pairs: at least the longest thread block, and its share of them all. Of the documents
+ * only the longest is known; that the others are alike is the least work possible. A split costs 16
+ * bytes for each element of dk and dv and another launch, on an H200 the time of the pairs counted
+ * here; it must gain an eighth. */
+static int backward_splits(struct device *device, const struct attention_args *a) {
+    const double keys = 128, share_pairs = 1.5, launch_pairs = 8192;
+    const double longest = (double)a->max_seqlen, others = (double)a->segments - 1;
+    const double seen = a->window > 0 ? (double)a->window : longest;
+    double all = visible_pairs(longest, seen);
+    if (others > 0) all += others * visible_pairs(((double)a->tokens - longest) / others, seen);
+    const double each = all * (double)a->heads / cuda_state_of(device)->multiprocessors;
+    const double column = keys * (seen + keys < longest ? seen + keys : longest);
+    const int group = (int)(a->heads / a->kv_heads);
+    const double whole = column * group;
+    double least = (whole > each ? whole : each) * 7 / 8;
+    int splits = 1;
+    for (int n = 2; n <= group; n++) {
+        const double block = column * ((group + n - 1) / n);
+        const double shares = share_pairs * n * (double)(a->tokens * a->kv_heads) + launch_pairs;
+        const double cost = (block > each ? block : each) + shares;
+        if (cost >= least) continue;
+        least = cost;
+        splits = n;
+    }
+    return splits;
+}
+
 enum status cuda_attention_tensor_backward(struct device *device,
                                            const struct attention_backward_args *b, struct err *e) {
     const struct cuda_attention_parts parts = cuda_attention_parts(&b->forward);
     unsigned char *scratch = (unsigned char *)b->forward.scratch;
     float *delta = (float *)(scratch + parts.delta);
     float *dq = device->deterministic ? NULL : (float *)(scratch + parts.dq);
-    const struct backward_parameters p = {*b, {0, 0, 0}, delta, dq};
+    float *shares = (float *)(scratch + parts.dkv);
+    const int splits = backward_splits(device, &b->forward);
+    const struct backward_parameters p = {*b, {0, 0, 0}, delta, dq, shares, splits};
     TRY(cuda_attention_delta_aligned(device, b, delta, dq, e));
     if (b->forward.dtype == DTYPE_BF16)
         TRY(backward_of<__nv_bfloat16>(device, p, e));
     else
         TRY(backward_of<__half>(device, p, e));
+    if (splits > 1) TRY(cuda_attention_join(device, b, shares, splits, e));
     if (dq) return cuda_attention_round(device, b, dq, e);
     return cuda_attention_queries(device, b, delta, e);
 }

@@ -33,7 +33,24 @@ struct backward_parameters {
     struct attention_grid grid;
     const float *delta; /* [H,T] */
     float *dq;          /* [T, H*D] sums, or NULL: not made here */
+    float *shares;      /* [splits, T, 2, K*D]: dk and dv of each split's heads, where splits > 1 */
+    int splits;         /* thread blocks that divide the heads of a group among them */
 };
+
+/* The query heads that a thread block walks over, head .. end-1, all of one kv head. */
+struct heads_share {
+    int kv_head, split, head, end;
+};
+
+/* Thread blocks of one block of keys are neighbours: splits fastest, then kv heads. */
+static __device__ __forceinline__ struct heads_share heads_share_of(
+    const struct backward_parameters &p) {
+    const int group = (int)(p.args.forward.heads / p.args.forward.kv_heads);
+    const int index = (int)(blockIdx.x % (unsigned)(p.args.forward.kv_heads * p.splits));
+    const int kv_head = index / p.splits, split = index % p.splits;
+    return {kv_head, split, kv_head * group + group * split / p.splits,
+            kv_head * group + group * (split + 1) / p.splits};
+}
 
 /* One block of queries of one head, and the two buffers it is in. */
 struct step {
@@ -141,17 +158,50 @@ __device__ __forceinline__ void add_sums(const struct backward_parameters &p,
     }
 }
 
-/* The warp's 16 rows of sums to dk or dv, through its rows of a tile of keys. */
+/* The warp's 16 rows of sums as they are into this split's shares: dk at `which` 0, dv at 1. */
+template <typename V>
+__device__ __forceinline__ void write_share(const struct backward_parameters &p,
+                                            const struct attention_span &span,
+                                            struct heads_share share, int which,
+                                            const float c[V::DIM / 8][4], float factor) {
+    const struct attention_args &a = p.args.forward;
+    const int lane = lane_index(), row = (int)threadIdx.x / 32 * 16 + (lane >> 2);
+    const int rows = span.length - span.from, dim = (int)a.head_dim;
+    const int64_t wide = a.kv_heads * dim;
+    const int64_t token = share.split * a.tokens + span.first + span.from + row;
+    float *to = p.shares + (2 * token + which) * wide + share.kv_head * dim + 2 * (lane & 3);
+#pragma unroll
+    for (int j = 0; j < V::DIM / 8; j++) {
+        if (8 * j >= dim) continue;
+        if (row < rows) *(float2 *)(to + 8 * j) = make_float2(c[j][0] * factor, c[j][1] * factor);
+        if (row + 8 < rows)
+            *(float2 *)(to + 16 * wide + 8 * j) = make_float2(c[j][2] * factor, c[j][3] * factor);
+    }
+}
+
+/* The warp's 16 rows of sums to dk (`which` 0) or dv (1), through its rows of a tile of keys, or
+ * to the shares. */
 template <typename T, typename V>
-__device__ __forceinline__ void write_keys(const struct attention_args &a,
-                                           const struct attention_span &span, void *to, int64_t ld,
-                                           uint32_t tile, int kv_head, const float c[V::DIM / 8][4],
-                                           float factor) {
+__device__ __forceinline__ void write_keys(const struct backward_parameters &p,
+                                           const struct attention_span &span,
+                                           struct heads_share share, int which, uint32_t tile,
+                                           const float c[V::DIM / 8][4]) {
+    const struct attention_args &a = p.args.forward;
     const int row = (int)threadIdx.x / 32 * 16;
+    const float factor = which ? 1.0f : a.scale;
+    if (p.splits > 1) return write_share<V>(p, span, share, which, c, factor);
+    const int64_t ld = which ? p.args.ld_dv : p.args.ld_dk;
     tile_put<T, V::DIM>(tile, row, c, factor, factor);
     __syncwarp();
-    T *at = (T *)to + (span.first + span.from) * ld + kv_head * a.head_dim;
+    T *at = (T *)(which ? p.args.dv : p.args.dk) + (span.first + span.from) * ld +
+            share.kv_head * a.head_dim;
     tile_write<T, V::DIM, 16>(at, ld, tile, row, span.length - span.from, (int)a.head_dim);
+}
+
+/* How many thread blocks a launch makes. */
+static inline int64_t backward_blocks(const struct backward_parameters &p) {
+    const struct attention_args *a = &p.args.forward;
+    return attention_items(a, p.grid) * a->kv_heads * p.splits;
 }
 
 /* attention_hopper_backward.cu: dk, dv and the sums of dq, for heads of up to 128 dimensions that

@@ -41,7 +41,7 @@ static __device__ __forceinline__ void add_part(const struct backward_parameters
 }
 
 /* Computes dv = P^T dO, dk = scale * dS^T Q and dq sums for one block of 128 keys.
- * Grid: items of attention_span_of x kv heads, heads fastest; block: 8 warps, each owns 16 keys.
+ * Grid: items of attention_span_of x heads_share_of, fastest; block: 8 warps, each owns 16 keys.
  * q, k, v, dout, dk, dv 16-bit, everything between f32 but P and dS. Shared memory: struct variant,
  * in panels. FLOPs 10*D a visible pair; bytes as attention_backward_kernel. */
 template <typename T, typename V>
@@ -51,25 +51,25 @@ __global__ void __launch_bounds__(V::THREADS, 1)
     extern __shared__ __align__(1024) unsigned char shared[];
     const struct attention_args &a = p.args.forward;
     struct attention_span span;
-    const int kv_head = (int)(blockIdx.x % (unsigned)a.kv_heads), dim = (int)a.head_dim;
-    if (!attention_span_of<false>(a, p.grid, (int)(blockIdx.x / (unsigned)a.kv_heads), &span))
-        return;
+    const struct heads_share share = heads_share_of(p);
+    const int item = (int)(blockIdx.x / (unsigned)(a.kv_heads * p.splits)), dim = (int)a.head_dim;
+    if (!attention_span_of<false>(a, p.grid, item, &span)) return;
 
     const int lane = lane_index(), row = (int)threadIdx.x / 32 * 16, window = attention_window(a);
-    const int heads = (int)(a.heads / a.kv_heads), keys = span.length - span.from;
+    const int keys = span.length - span.from;
     const int64_t first = span.first + span.from;
     const uint32_t base = shared_address(shared), own = base + threadIdx.x / 128 * 64 * 128;
     const int end = last_query(a, span, V::BN);
     tile_fetch<T, V::DIM, V::BN, V::THREADS, true>(
-        base, (const T *)a.k + first * a.ld_k + (int64_t)kv_head * dim, a.ld_k, keys, dim);
+        base, (const T *)a.k + first * a.ld_k + (int64_t)share.kv_head * dim, a.ld_k, keys, dim);
     tile_fetch<T, V::DIM, V::BN, V::THREADS, true>(
-        base + V::AT_V, (const T *)a.v + first * a.ld_v + (int64_t)kv_head * dim, a.ld_v, keys,
-        dim);
+        base + V::AT_V, (const T *)a.v + first * a.ld_v + (int64_t)share.kv_head * dim, a.ld_v,
+        keys, dim);
 
     float dk[1][V::DIM / 8][4], dv[1][V::DIM / 8][4];
     clear<1, V::DIM>(dk);
     clear<1, V::DIM>(dv);
-    struct step next = {kv_head * heads, span.from, 0}, now = next, before = next;
+    struct step next = {share.head, span.from, 0}, now = next, before = next;
     bool more = true, began = false;
     fetch_step<T, V>(p, span, base, next);
     while (more) {
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         wgmma_publish();
         __syncthreads();
         next = step_after(now, span.from, V::BM, end);
-        more = next.head < (kv_head + 1) * heads;
+        more = next.head < share.end;
         if (more) fetch_step<T, V>(p, span, base, next);
 
         const uint32_t q_tile = base + V::AT_STAGES + now.stage * V::STAGE;
@@ -127,17 +127,16 @@ __global__ void __launch_bounds__(V::THREADS, 1)
     __syncthreads();
     if (p.dq) add_part<T, V>(p, span, base, before);
     __syncthreads(); /* the keys are not read any more: their tiles take the results */
-    write_keys<T, V>(a, span, p.args.dv, p.args.ld_dv, base + V::AT_V, kv_head, dv[0], 1);
-    write_keys<T, V>(a, span, p.args.dk, p.args.ld_dk, base, kv_head, dk[0], a.scale);
+    write_keys<T, V>(p, span, heads_share_of(p), 1, base + V::AT_V, dv[0]);
+    write_keys<T, V>(p, span, heads_share_of(p), 0, base, dk[0]);
 }
 
 template <typename T, typename V>
 static enum status hopper_launch(struct device *device, struct backward_parameters p,
                                  struct err *e) {
-    const struct attention_args *a = &p.args.forward;
-    p.grid = attention_grid_of(a, V::BN);
-    const struct attention_launch shape = {attention_items(a, p.grid) * a->kv_heads, V::THREADS,
-                                           V::BYTES, "attention_backward"};
+    p.grid = attention_grid_of(&p.args.forward, V::BN);
+    const struct attention_launch shape = {backward_blocks(p), V::THREADS, V::BYTES,
+                                           "attention_backward"};
     return attention_launch(device, shape, e, attention_hopper_backward_kernel<T, V>, p);
 }
 

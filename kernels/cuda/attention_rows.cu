@@ -1,7 +1,7 @@
 /* attention_rows.cu - what the backward of attention does row by row, before and after the blocks:
- * delta, and the rounding of dq.
+ * delta, the rounding of dq, and the sums of dk and dv where their heads were divided.
  *
- * Both only move memory. delta[h,t] = sum over d of dout * out is the sum over keys of P * dP that
+ * All only move memory. delta[h,t] = sum over d of dout * out is the sum over keys of P * dP that
  * the softmax's gradient needs, without the keys. The same pass clears the row's dq sums. */
 #include "kernels/cuda/attention_rows.cuh"
 
@@ -74,6 +74,18 @@ __global__ void __launch_bounds__(THREADS)
     if (threadIdx.x % 32 == 0) delta[head * a.tokens + token] = sum;
 }
 
+/* Eight sums times `factor`, rounded to 16 bits. */
+template <typename T>
+static __device__ __forceinline__ void write_8(T *to, const float x[8], float factor) {
+    uint4 packed;
+    T *y = (T *)&packed;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        y[i] = from_float<T>(x[i] * factor);
+    }
+    *(uint4 *)to = packed;
+}
+
 /* dq = scale * sum, rounded to 16 bits; 8 elements a thread. Bytes: 6*T*H*D. */
 template <typename T>
 __global__ void __launch_bounds__(THREADS)
@@ -87,13 +99,35 @@ __global__ void __launch_bounds__(THREADS)
     const float4 *from = (const float4 *)(sums + token * wide + column);
     const float4 low = from[0], high = from[1];
     const float x[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    uint4 packed;
-    T *y = (T *)&packed;
+    write_8<T>((T *)b.dq + token * b.ld_dq + column, x, a.scale);
+}
+
+/* dk and dv = the sum of their shares, rounded to 16 bits; 8 elements of dk or dv a thread.
+ * Grid: T x (dk, dv) x K*D/8, the latter fastest. Bytes: (8*splits+4)*T*K*D. */
+template <typename T>
+__global__ void __launch_bounds__(THREADS)
+    attention_join_kernel(const __grid_constant__ struct attention_backward_args b,
+                          const float *shares, int splits) {
+    const struct attention_args &a = b.forward;
+    const int64_t wide = a.kv_heads * a.head_dim, chunks = wide / 8;
+    const int64_t index = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    const int64_t token = index / chunks / 2, column = index % chunks * 8;
+    if (token >= a.tokens) return;
+    float x[8] = {};
+#pragma unroll 4
+    for (int split = 0; split < splits; split++) {
+        const float4 *from = (const float4 *)(shares + split * a.tokens * 2 * wide + index * 8);
+        const float4 low = from[0], high = from[1];
+        const float y[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        y[i] = from_float<T>(x[i] * a.scale);
+        for (int i = 0; i < 8; i++) {
+            x[i] += y[i];
+        }
     }
-    *(uint4 *)((T *)b.dq + token * b.ld_dq + column) = packed;
+    if (index / chunks % 2 == 0)
+        write_8<T>((T *)b.dk + token * b.ld_dk + column, x, 1);
+    else
+        write_8<T>((T *)b.dv + token * b.ld_dv + column, x, 1);
 }
 
 static struct attention_launch shape_of(int64_t threads, const char *operation) {
@@ -142,4 +176,15 @@ enum status cuda_attention_round(struct device *device, const struct attention_b
     if (a->dtype == DTYPE_BF16)
         return attention_launch(device, shape, e, attention_round_kernel<__nv_bfloat16>, *b, sums);
     return attention_launch(device, shape, e, attention_round_kernel<__half>, *b, sums);
+}
+
+enum status cuda_attention_join(struct device *device, const struct attention_backward_args *b,
+                                const float *shares, int splits, struct err *e) {
+    const struct attention_args *a = &b->forward;
+    const struct attention_launch shape =
+        shape_of(a->tokens * a->kv_heads * a->head_dim / 4, "attention_backward (dk, dv)");
+    if (a->dtype == DTYPE_BF16)
+        return attention_launch(device, shape, e, attention_join_kernel<__nv_bfloat16>, *b, shares,
+                                splits);
+    return attention_launch(device, shape, e, attention_join_kernel<__half>, *b, shares, splits);
 }

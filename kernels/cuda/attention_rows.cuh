@@ -17,6 +17,10 @@ enum status cuda_attention_delta_aligned(struct device *device,
 enum status cuda_attention_round(struct device *device, const struct attention_backward_args *args,
                                  const float *sums, struct err *e);
 
+/* dk and dv: the sums of the shares [splits, T, 2, K*D], in their order. */
+enum status cuda_attention_join(struct device *device, const struct attention_backward_args *args,
+                                const float *shares, int splits, struct err *e);
+
 /* attention_queries.cu: dq without sums in device memory, in a fixed order. */
 enum status cuda_attention_queries(struct device *device,
                                    const struct attention_backward_args *args, const float *delta,
