@@ -106,9 +106,9 @@ enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
     return STATUS_OK;
 }
 
-/* Walks a segment that has run again. Halfway, a decoder layer has let go of the wide tensors of its
- * MLP and has its attention before it: the time, and the room, to bring back what the segment before
- * needs. */
+/* Walks a segment that has run again. Halfway, a decoder layer has let go of the wide tensors of
+ * its MLP and has its attention before it: the time, and the room, to bring back what the segment
+ * before needs. */
 static enum status walk_segment(struct tape *tape, size_t mark, struct err *e) {
     TRY(tape_backward(tape, mark + (tape->count - mark) / 2, e));
     struct stash *const away = mark > 0 ? tape->nodes[mark - 1].away : NULL;

@@ -148,8 +148,8 @@ void recipe_release(struct recipe *r);
 enum status recipe_make(const struct recipe *r, struct tensor **out, struct err *e);
 
 /* A tensor that waits in host memory. stash_send begins the copy, which runs beside what is asked
- * for next: until device_copies_wait the bytes of `t`, which is no view, have to stay. STATUS_DEVICE
- * when the host has no room. */
+ * for next: until device_copies_wait the bytes of `t`, which is no view, have to stay.
+ * STATUS_DEVICE when the host has no room. */
 struct stash;
 enum status stash_send(const struct tensor *t, struct stash **out, struct err *e);
 /* Begins to bring it back, into a new tensor; nothing if that was done before. */

@@ -249,8 +249,8 @@ static void test_layout_leaves_the_loss_alone(void **state) {
     if (golden_has(full.family, full.variant)) compare_layouts(&full);
 }
 
-/* Where a checkpoint waits changes no bit of what is learned. On the CPU device, whose sums have one
- * order. */
+/* Where a checkpoint waits changes no bit of what is learned. On the CPU device, whose sums have
+ * one order. */
 static void test_offloading_changes_no_bit(void **state) {
     const struct subject s = {*state, "lora", NULL};
     struct dataset data;
