@@ -1,4 +1,6 @@
-/* cards.c - the list of GPUs of a build with CUDA, and the reason for an empty one without. */
+/* cards.c - the list of GPUs of a build with CUDA, and the reason for an empty one without.
+ *
+ * The one place outside kernels/device.c that knows whether the CUDA device was built. */
 #include "kernels/cards.h"
 
 #include "kernels/cuda_open.h"

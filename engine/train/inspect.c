@@ -1,6 +1,7 @@
 /* inspect.c - describing a model folder, letting it speak, and listing what one can compute on.
  *
- * The first two read the folder through the same doors as a run, so what passes here passes there. */
+ * The first two read the folder through the same doors as a run, so what passes here passes
+ * there. */
 #include "engine/train/inspect.h"
 
 #include <stdio.h>

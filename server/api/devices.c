@@ -1,4 +1,4 @@
-/* devices.c - /v1/devices: the CPU and the GPUs of this machine, as `plimsoll-engine devices` tells.
+/* devices.c - /v1/devices: the CPU and the GPUs of this machine, as the engine tells.
  *
  * The server itself knows nothing of GPUs. The engine is asked at most once in KEPT_MS, and by one
  * request at a time: whoever comes meanwhile waits for the same answer. */

@@ -154,7 +154,7 @@ await check("spec: every key is in exactly one group, the page's own in none", (
 await check("devices: the choice offers what can be used, and says why there is not more", () => {
     const cpu = { id: "cpu", name: "Some CPU", total_bytes: 2 ** 34, free_bytes: 2 ** 33, usable: true, reason: null };
     const card = { id: "cuda:0", name: "A card", total_bytes: 2 ** 37, free_bytes: null, usable: true, reason: null };
-    const old = { id: "cuda:1", name: "Old", total_bytes: 1, free_bytes: null, usable: false, reason: "It is too old." };
+    const old = { ...card, id: "cuda:1", name: "Old", usable: false, reason: "It is too old." };
     const table = [{ path: "device", type: "string", default: "cpu", help: "Where." }, ...keys];
     const deviceKey = (list, kept) => devices.withDevices(table, list, kept)[0];
     const both = deviceKey({ data: [cpu, card, old], reason: null });

@@ -62,6 +62,7 @@ done
 
 if [ -n "${PLIMSOLL_PEERS:-}" ]; then
     peers=("$@") # none: all of them
-    python3 "$gpu_root/tests/bench/gpu_peers.py" "$PLIMSOLL_PEERS" ${peers[@]+"${peers[@]}"} >"$out/peers.jsonl" || failed=1
+    python3 "$gpu_root/tests/bench/gpu_peers.py" "$PLIMSOLL_PEERS" ${peers[@]+"${peers[@]}"} \
+        >"$out/peers.jsonl" || failed=1
 fi
 exit "$failed"
