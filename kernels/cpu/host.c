@@ -94,23 +94,38 @@ void cpu_host_read(struct cpu_host *host) {
     host->total_bytes = limited && limit < physical ? limit : physical;
 }
 
-/* What the system could give without swapping: free pages and caches that it may drop. */
-static enum status system_free_bytes(int64_t *bytes, struct err *e) {
-    enum { MEMINFO_BYTES_MAX = 1 << 16 };
-    static const char KEY[] = "MemAvailable:";
+/* The number that stands behind this name, at the beginning of a line that is not the first;
+ * *value is 0 where the file has none. */
+static enum status named_value(const char *path, const char *name, int64_t *value, struct err *e) {
+    enum { FILE_BYTES_MAX = 1 << 16 };
     struct str text = {0};
-    enum status status = file_read("/proc/meminfo", MEMINFO_BYTES_MAX, &text, e);
-    const char *line = status == STATUS_OK ? strstr(str_text(&text), KEY) : NULL;
-    if (status == STATUS_OK && !line)
-        status = err_set(e, STATUS_DEVICE, "/proc/meminfo does not say what memory is available");
-    *bytes = 0;
-    for (line = line ? line + strlen(KEY) : ""; *line == ' ' || (*line >= '0' && *line <= '9');
-         line++) {
-        if (*line != ' ') *bytes = 10 * *bytes + (*line - '0');
+    *value = 0;
+    const enum status status = file_read(path, FILE_BYTES_MAX, &text, e);
+    const char *at = status == STATUS_OK ? strstr(str_text(&text), name) : NULL;
+    for (at = at ? at + strlen(name) : ""; *at == ' ' || (*at >= '0' && *at <= '9'); at++) {
+        if (*at != ' ') *value = 10 * *value + (*at - '0');
     }
-    *bytes <<= 10;
     str_release(&text);
     return status;
+}
+
+/* What the system could give without swapping: free pages and caches that it may drop. */
+static enum status system_free_bytes(int64_t *bytes, struct err *e) {
+    TRY(named_value("/proc/meminfo", "\nMemAvailable:", bytes, e));
+    FAIL_IF(*bytes == 0, STATUS_DEVICE, "/proc/meminfo does not say what memory is available");
+    *bytes <<= 10;
+    return STATUS_OK;
+}
+
+/* Files that the group has in memory, which count as its own and go when it needs room: after
+ * loading a model that is the model. */
+static int64_t group_cache_bytes(void) {
+    static const char PATH[] = "/sys/fs/cgroup/memory.stat";
+    struct err ignored = {0};
+    int64_t inactive = 0, active = 0;
+    if (named_value(PATH, "\ninactive_file ", &inactive, &ignored) != STATUS_OK) return 0;
+    if (named_value(PATH, "\nactive_file ", &active, &ignored) != STATUS_OK) return 0;
+    return inactive + active;
 }
 
 enum status cpu_host_free_bytes(int64_t *bytes, struct err *e) {
@@ -119,6 +134,7 @@ enum status cpu_host_free_bytes(int64_t *bytes, struct err *e) {
     if (!group_value("/sys/fs/cgroup/memory.max", &limit) ||
         !group_value("/sys/fs/cgroup/memory.current", &used))
         return STATUS_OK;
+    used -= group_cache_bytes();
     const int64_t room = limit > used ? limit - used : 0;
     if (room < *bytes) *bytes = room;
     return STATUS_OK;
