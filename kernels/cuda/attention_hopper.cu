@@ -53,11 +53,6 @@ __global__ void __launch_bounds__(THREADS, DIM == 64 ? 2 : 1)
         copies_wait();
         wgmma_publish();
         __syncthreads(); /* these keys and the last values are here; the other buffers are free */
-        tile_fetch<T, DIM, BN, THREADS, true>(v_tile + (uint32_t)stage * PART, v + key * a.ld_v,
-                                              a.ld_v, span.length - key, dim);
-        if (block > first)
-            tile_fetch<T, DIM, BN, THREADS, true>(k_tile + (uint32_t)(stage ^ 1) * PART,
-                                                  k + (key - BN) * a.ld_k, a.ld_k, BN, dim);
         wgmma_hold<BN>(s[0]);
         wgmma_hold<DIM>(o[0]);
         wgmma_hold<BN>(p[0]);
@@ -67,11 +62,15 @@ __global__ void __launch_bounds__(THREADS, DIM == 64 ? 2 : 1)
         if (block < last) {
             wgmma_begin();
             start_add<T, DIM, BN>(o[0], p[0], v_tile + (uint32_t)(stage ^ 1) * PART);
-            wgmma_commit();
-            wgmma_wait<1>();
-        } else {
-            wgmma_wait<0>();
         }
+        wgmma_commit(); /* of nothing, the first time */
+        /* The copies are asked for while the products run. */
+        tile_fetch<T, DIM, BN, THREADS, true>(v_tile + (uint32_t)stage * PART, v + key * a.ld_v,
+                                              a.ld_v, span.length - key, dim);
+        if (block > first)
+            tile_fetch<T, DIM, BN, THREADS, true>(k_tile + (uint32_t)(stage ^ 1) * PART,
+                                                  k + (key - BN) * a.ld_k, a.ld_k, BN, dim);
+        wgmma_wait<1>();
         wgmma_hold<BN>(s[0]);
         if (a.softcap > 0) cap_scores<1, BN>(s, a.scale, a.softcap);
         if (key + BN - 1 > span.from + row || span.from + row + 15 - key >= window)

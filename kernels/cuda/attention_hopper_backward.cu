@@ -79,7 +79,6 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         __syncthreads();
         next = step_after(now, span.from, V::BM, end);
         more = next.head < share.end;
-        if (more) fetch_step<T, V>(p, span, base, next);
 
         const uint32_t q_tile = base + V::AT_STAGES + now.stage * V::STAGE;
         float s[1][V::BM / 8][4], ds[1][V::BM / 8][4];
@@ -91,6 +90,7 @@ __global__ void __launch_bounds__(V::THREADS, 1)
         start_rows<T, V::DIM, V::BN, V::BM>(s[0], own, q_tile);
         start_rows<T, V::DIM, V::BN, V::BM>(ds[0], own + V::AT_V, q_tile + V::QUERIES);
         wgmma_commit();
+        if (more) fetch_step<T, V>(p, span, base, next); /* while the products run */
         wgmma_wait<0>();
         wgmma_hold<V::BM>(s[0]);
         wgmma_hold<V::BM>(ds[0]);
