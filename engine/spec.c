@@ -142,6 +142,10 @@ static const struct spec_key KEYS[] = {
     KEY_BOOL("cuda_launch_blocking", cuda_launch_blocking, "false",
              "Wait after every operation of a GPU and name the one that fails; slow, for finding "
              "faults."),
+    KEY_BOOL(
+        "cuda_graphs", cuda_graphs, "true",
+        "Launch a micro-batch of a shape seen before as one graph (GPU; not with lora_dropout, "
+        "activation_offloading or cuda_launch_blocking; elsewhere it changes nothing)."),
     KEY_INT("eval_steps", eval_steps, "0", 0, STEPS_MAX,
             "Evaluate every so many updates; 0 means only at the end."),
     KEY_INT("save_steps", save_steps, "0", 0, STEPS_MAX,

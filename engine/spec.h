@@ -64,6 +64,7 @@ struct spec {
     int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
     bool gradient_checkpointing, activation_offloading;
     bool bf16, fp16, tf32, stochastic_rounding, full_determinism, cuda_launch_blocking;
+    bool cuda_graphs;
     int64_t eval_steps, save_steps, save_total_limit; /* 0: only at the end / keep all */
     int64_t loss_chunk_rows;
     struct spec_strings sample_prompts;

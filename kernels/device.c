@@ -192,6 +192,12 @@ static enum status check_transfer(const void *to, const void *from, int64_t byte
     return STATUS_OK;
 }
 
+/* Bytes that pass the host are not a part of graphs: those would carry the old ones. */
+static enum status check_present(const struct device *device, const char *op, struct err *e) {
+    FAIL_IF(device->mode != DEVICE_COMPUTES, STATUS_INTERNAL, "%s cannot be a part of a graph", op);
+    return STATUS_OK;
+}
+
 enum status device_reserve(struct device *device, int64_t bytes, void **base, struct err *e) {
     *base = NULL;
     TRY(check_pages(device, bytes, __func__, e));
@@ -205,16 +211,20 @@ void device_unreserve(struct device *device, void *base, int64_t bytes) {
 enum status device_commit(struct device *device, void *at, int64_t bytes, struct err *e) {
     TRY(check_pages(device, bytes, __func__, e));
     FAIL_IF(!at, STATUS_INTERNAL, "device_commit: at is missing");
+    FAIL_IF(device->mode == DEVICE_IS_MUTED, STATUS_INTERNAL,
+            "device_commit: a graph that is repeated wants more memory than it had");
     return device->ops->commit(device, at, bytes, e);
 }
 
 void device_decommit(struct device *device, void *at, int64_t bytes) {
     ASSERT(at && bytes > 0 && bytes % device->page_bytes == 0);
+    ASSERT(device->mode == DEVICE_COMPUTES);
     device->ops->decommit(device, at, bytes);
 }
 
 enum status device_upload(struct device *device, void *to, const void *from, int64_t bytes,
                           struct err *e) {
+    TRY(check_present(device, __func__, e));
     TRY(check_transfer(to, from, bytes, __func__, e));
     device->bytes_moved += (double)bytes;
     return bytes == 0 ? STATUS_OK : device->ops->upload(device, to, from, bytes, e);
@@ -222,6 +232,7 @@ enum status device_upload(struct device *device, void *to, const void *from, int
 
 enum status device_download(struct device *device, void *to, const void *from, int64_t bytes,
                             struct err *e) {
+    TRY(check_present(device, __func__, e));
     TRY(check_transfer(to, from, bytes, __func__, e));
     device->bytes_moved += (double)bytes;
     return bytes == 0 ? STATUS_OK : device->ops->download(device, to, from, bytes, e);
@@ -251,6 +262,7 @@ static enum status check_rows_transfer(const struct transfer *t, const char *op,
 }
 
 enum status device_upload_rows(struct device *device, const struct transfer *t, struct err *e) {
+    TRY(check_present(device, __func__, e));
     TRY(check_rows_transfer(t, __func__, e));
     if (t->width == 0 || t->rows == 0) return STATUS_OK;
     device->bytes_moved += (double)t->width * (double)t->rows;
@@ -258,6 +270,7 @@ enum status device_upload_rows(struct device *device, const struct transfer *t, 
 }
 
 enum status device_download_rows(struct device *device, const struct transfer *t, struct err *e) {
+    TRY(check_present(device, __func__, e));
     TRY(check_rows_transfer(t, __func__, e));
     if (t->width == 0 || t->rows == 0) return STATUS_OK;
     device->bytes_moved += (double)t->width * (double)t->rows;
@@ -265,6 +278,7 @@ enum status device_download_rows(struct device *device, const struct transfer *t
 }
 
 enum status device_synchronize(struct device *device, struct err *e) {
+    TRY(check_present(device, __func__, e));
     return device->ops->synchronize(device, e);
 }
 

@@ -390,6 +390,13 @@ struct device_memory {
 
 struct device;
 
+/* A sequence of operations that a device has written down, to be started at once. */
+struct device_graph {
+    void *state;   /* the device's own; NULL: none */
+    int64_t nodes; /* kernels, copies and fills */
+    int64_t bytes; /* of device memory outside the arena, as measured when it was made */
+};
+
 /* What a device must bring: every slot, no optional ones. */
 struct device_ops {
     void (*close)(struct device *);
@@ -426,6 +433,10 @@ struct device_ops {
     enum status (*copies_wait)(struct device *, struct err *);
     int64_t (*attention_scratch)(const struct device *, const struct attention_args *,
                                  bool backward);
+    enum status (*capture_begin)(struct device *, struct err *);
+    enum status (*capture_end)(struct device *, struct device_graph *, struct err *);
+    enum status (*graph_launch)(struct device *, const struct device_graph *, struct err *);
+    void (*graph_free)(struct device *, struct device_graph *);
 
     enum status (*gemm)(struct device *, const struct gemm_args *, struct err *);
     enum status (*rmsnorm)(struct device *, const struct rmsnorm_args *, struct err *);
@@ -457,6 +468,10 @@ struct device_ops {
     enum status (*convert_items)(struct device *, const struct convert_items_args *, struct err *);
 };
 
+/* What becomes of operations. Captured ones are written down for a graph; muted ones are checked
+ * and counted, and that is all. */
+enum device_mode { DEVICE_COMPUTES, DEVICE_CAPTURES, DEVICE_IS_MUTED };
+
 struct device {
     const struct device_ops *ops;
     enum device_kind kind; /* the kind it computes as; for null, the kind it plans for */
@@ -478,6 +493,11 @@ struct device {
     int64_t total_bytes;     /* physical memory of the device; for null, 2^46 */
     double flops;            /* counted so far by device.c */
     double bytes_moved;
+    uint64_t calls; /* hash over the sequence of operations, by their sizes: from the same start,
+                       two equal sequences give the same */
+    bool graphs;    /* device_capture_begin will work */
+    enum device_mode mode;
+    const struct device_ops *heard; /* the real table, while the device is muted */
     void *workspace;
     void *state;
 };
@@ -519,6 +539,24 @@ enum status device_memory(struct device *, struct device_memory *, struct err *)
  * sizes; pointers are not looked at. So the plan knows it. */
 int64_t device_attention_scratch(const struct device *, const struct attention_args *,
                                  bool backward);
+
+/* Graphs. From device_capture_begin to device_capture_end operations are written down instead of
+ * computed; what a graph bakes in are the addresses and host numbers of their arguments, so it is
+ * good only for the same ones. Between the two nothing may be transferred or waited for:
+ * STATUS_INTERNAL. device_capture_end must follow, also after an error; when it fails there is no
+ * graph and nothing was computed. STATUS_UNSUPPORTED where device->graphs is false: CPU, null, and
+ * devices opened `blocking`. */
+enum status device_capture_begin(struct device *, struct err *);
+enum status device_capture_end(struct device *, struct device_graph *out, struct err *);
+/* Computes all of it, in stream order. */
+enum status device_graph_launch(struct device *, const struct device_graph *, struct err *);
+/* Waits for the device. A zeroed graph is fine. */
+void device_graph_free(struct device *, struct device_graph *);
+/* From here to device_unmute operations are checked and counted only: who launches a graph goes
+ * through its operations again so, and all books are as if they had been computed one by one. */
+void device_mute(struct device *);
+void device_unmute(struct device *);
+
 enum status device_gemm(struct device *, const struct gemm_args *, struct err *);
 enum status device_rmsnorm(struct device *, const struct rmsnorm_args *, struct err *);
 enum status device_rmsnorm_backward(struct device *, const struct rmsnorm_backward_args *,

@@ -312,6 +312,23 @@ void arena_get_stats(const struct arena *arena, struct arena_stats *stats) {
     stats->largest_free_block = largest_free(arena);
 }
 
+uint64_t arena_fingerprint(const struct arena *arena) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (const struct arena_block *b = arena->first; b; b = b->next) {
+        hash = (hash ^ (uint64_t)b->bytes ^ (uint64_t)b->live) * 0x9E3779B97F4A7C15u;
+        hash ^= hash >> 32;
+    }
+    return hash;
+}
+
+void arena_forget_since(struct arena *arena, const struct arena_stats *then) {
+    ASSERT(arena->stats.allocated == then->allocated);
+    const int64_t reserved = arena->stats.reserved, peak = arena->stats.reserved_peak;
+    arena->stats = *then;
+    arena->stats.reserved = reserved;
+    arena->stats.reserved_peak = peak;
+}
+
 const struct arena_shortage *arena_last_shortage(const struct arena *arena) {
     return &arena->shortage;
 }

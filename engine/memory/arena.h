@@ -91,6 +91,12 @@ int64_t arena_trim(struct arena *arena);
 /* From here on peaks are counted for this phase too. */
 void arena_enter(struct arena *arena, enum phase phase);
 void arena_get_stats(const struct arena *arena, struct arena_stats *stats);
+/* A hash of which bytes are taken and which are free: from two equal states the same calls give the
+ * same addresses. */
+uint64_t arena_fingerprint(const struct arena *arena);
+/* The counters as they were, for calls that came to nothing: since then everything that was
+ * allocated has been freed. What is reserved, and its peak, stay. */
+void arena_forget_since(struct arena *arena, const struct arena_stats *then);
 const struct arena_shortage *arena_last_shortage(const struct arena *arena);
 
 #endif

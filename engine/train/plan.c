@@ -10,9 +10,10 @@
 #include "base/str.h"
 #include "engine/train/generate.h"
 
-static struct step_options step_of(const struct session *s, const struct spec *spec) {
+static struct step_options step_of(struct session *s, const struct spec *spec) {
     return (struct step_options){.loss_scale = optimizer_loss_scale(&s->optimizer),
                                  .totals = optimizer_totals(&s->optimizer),
+                                 .graphs = &s->graphs,
                                  .checkpointing = spec->gradient_checkpointing,
                                  .offloading = spec->activation_offloading,
                                  .loss_chunk_rows = spec->loss_chunk_rows,

@@ -222,6 +222,7 @@ static enum status prepare(struct run *r, struct err *e) {
 static struct step_options step_options_of(struct run *r, int64_t step, double scale) {
     return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
                                  .totals = optimizer_totals(&r->session.optimizer),
+                                 .graphs = &r->session.graphs,
                                  .checkpointing = r->spec.gradient_checkpointing,
                                  .offloading = r->spec.activation_offloading,
                                  .loss_chunk_rows = r->spec.loss_chunk_rows,
@@ -245,6 +246,9 @@ static enum status train_step(struct run *r, struct err *e) {
         TRY(step_train(&s->model, &r->batch, &options, &sums, e));
     }
     ASSERT(sums.trained == b->step_trained);
+    struct err refused = {0};
+    if (graphs_take_trouble(&s->graphs, &refused))
+        TRY(report_log(&r->log, "warn", refused.text, e));
     const double rate = schedule_rate(&r->schedule, step);
     arena_enter(s->arena, PHASE_OPTIMIZER);
     TRY(optimizer_step(&s->optimizer, rate, &update, e));

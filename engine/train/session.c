@@ -59,6 +59,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .weight_dtype = weight_dtype_of(o->device.precision),
                                       .stochastic_rounding = spec->stochastic_rounding,
                                       .length_max = spec->data.max_length};
+    o->cuda_graphs = spec->cuda_graphs;
     o->model.lora = !o->model.full;
     o->optimizer = (struct optimizer_options){.beta1 = spec->adam_beta1,
                                               .beta2 = spec->adam_beta2,
@@ -123,6 +124,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));
+    graphs_init(&s->graphs, s->device, s->arena, place->train && options->cuda_graphs);
     TRY(model_build(&s->model, config, &options->model, &s->space, e));
     return place->train ? optimizer_init(&s->optimizer, &s->model, &options->optimizer, e)
                         : STATUS_OK;
@@ -130,6 +132,7 @@ enum status session_open(struct session *s, const struct session_place *place,
 
 void session_close(struct session *s) {
     if (!s) return;
+    graphs_release(&s->graphs);
     optimizer_release(&s->optimizer);
     model_release(&s->model);
     tensor_space_release(&s->space);

@@ -15,6 +15,7 @@ struct session {
     struct tensor_space space;
     struct model model;
     struct optimizer optimizer; /* zeroed when the session does not train */
+    struct graphs graphs;       /* of step_train; off where the device or the spec has none */
 };
 
 /* How a spec wants the model: adapter or full, dtypes, targets. With spec->adapter_name_or_path,
@@ -24,6 +25,7 @@ struct session_options {
     struct model_options model;
     struct optimizer_options optimizer;
     struct device_options device;
+    bool cuda_graphs;
     char **targets;
     int64_t target_count;
 };

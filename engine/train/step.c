@@ -1,7 +1,8 @@
 /* step.c - a batch on the device, the decoder, the loss head, and back.
  *
  * Everything that a micro-batch needs goes to the device in one transfer; nothing after that waits
- * for the device, unless the caller wants the losses at once. */
+ * for the device, unless the caller wants the losses at once. So what lies between that transfer
+ * and the end of backward can be one graph; graph_key_of knows what it depends on. */
 #include "engine/train/step.h"
 
 #include <math.h>
@@ -144,16 +145,21 @@ static enum status download_sums(const struct micro *u, struct step_sums *sums, 
     return status;
 }
 
-static enum status add_sums(const struct micro *u, const struct batch *b,
-                            const struct step_options *o, struct step_sums *sums, struct err *e) {
-    sums->trained += u->rows;
-    sums->tokens += b->real_tokens;
-    if (!o->totals) return download_sums(u, sums, e);
+/* On the device, where the caller has room for them there. */
+static enum status add_totals(const struct micro *u, const struct step_options *o, struct err *e) {
+    if (!o->totals) return STATUS_OK;
     const struct loss_sums_args args = {.rows = u->rows,
                                         .losses = tensor_f32(u->losses),
                                         .correct = tensor_i32(u->correct),
                                         .totals = o->totals};
     return device_loss_sums(u->losses->space->device, &args, e);
+}
+
+static enum status add_sums(const struct micro *u, const struct batch *b,
+                            const struct step_options *o, struct step_sums *sums, struct err *e) {
+    sums->trained += u->rows;
+    sums->tokens += b->real_tokens;
+    return o->totals ? STATUS_OK : download_sums(u, sums, e);
 }
 
 /* Hidden states and loss; *anchor is set while recording. */
@@ -168,28 +174,75 @@ static enum status run_forward(struct tape *tape, struct micro *u, const struct 
     return status;
 }
 
-enum status step_train(struct model *m, const struct batch *batch,
-                       const struct step_options *options, struct step_sums *sums, struct err *e) {
-    if (batch->trained == 0) return STATUS_OK;
-    struct micro u = {0};
+/* A micro-batch that is on the device, and how it is trained. */
+struct training {
+    struct micro *micro;
+    const struct step_options *options;
+};
+
+/* Forward, backward, sums: all on the device. */
+static enum status train_micro(void *context, struct err *e) {
+    const struct training *const t = context;
+    struct tensor_space *const space = t->micro->inputs.model->space;
     struct tape tape;
     struct tensor *anchor = NULL;
     enum status status = STATUS_OK;
-    tape_init(&tape, m->space);
-    tape.training = true;
-    arena_enter(m->space->arena, PHASE_FORWARD);
-    GUARD(micro_open(&u, m, batch, options, e));
-    tape.recording = true;
-    GUARD(run_forward(&tape, &u, options, &anchor, e));
+    tape_init(&tape, space);
+    tape.training = tape.recording = true;
+    arena_enter(space->arena, PHASE_FORWARD);
+    GUARD(run_forward(&tape, t->micro, t->options, &anchor, e));
     tape.recording = false;
     tensor_drop(&anchor);
-    arena_enter(m->space->arena, PHASE_BACKWARD);
+    arena_enter(space->arena, PHASE_BACKWARD);
     GUARD(tape_backward(&tape, 0, e));
-    GUARD(add_sums(&u, batch, options, sums, e));
+    GUARD(add_totals(t->micro, t->options, e));
 done:
     tape.recording = false;
     tape_release(&tape);
     tensor_release(anchor);
+    return status;
+}
+
+/* Dropout is drawn by the number of the step, offloading copies to the host, and sums that nobody
+ * has room for are waited for: such a micro-batch is not like another one. */
+static bool repeats(const struct model *m, const struct step_options *o) {
+    const bool drops = m->options.lora && m->options.lora_dropout > 0;
+    return o->totals && !o->offloading && !drops;
+}
+
+static uint64_t bits_of(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* All that the host decides by and bakes into arguments: sizes, scales, and where things lie. The
+ * tensors that are allocated on the way lie where the arena's state puts them. */
+static struct graph_key graph_key_of(const struct micro *u, const struct batch *b,
+                                     const struct step_options *o) {
+    const struct tensor_space *const space = u->staging->space;
+    return (struct graph_key){{(uint64_t)b->tokens, (uint64_t)b->trained, (uint64_t)b->segments,
+                               (uint64_t)b->max_seqlen, (uint64_t)o->loss_chunk_rows,
+                               o->checkpointing, bits_of(o->grad_scale), (uintptr_t)o->loss_scale,
+                               (uintptr_t)o->totals, (uintptr_t)u->staging->data,
+                               (uintptr_t)u->losses->data, (uintptr_t)u->correct->data,
+                               (uintptr_t)space->device->workspace, (uintptr_t)u->inputs.model,
+                               arena_fingerprint(space->arena)}};
+}
+
+enum status step_train(struct model *m, const struct batch *batch,
+                       const struct step_options *options, struct step_sums *sums, struct err *e) {
+    if (batch->trained == 0) return STATUS_OK;
+    struct micro u = {0};
+    enum status status = STATUS_OK;
+    arena_enter(m->space->arena, PHASE_FORWARD);
+    GUARD(micro_open(&u, m, batch, options, e));
+    struct training training = {&u, options};
+    const struct graph_work work = {train_micro, &training};
+    const struct graph_key key = graph_key_of(&u, batch, options);
+    GUARD(graphs_run(repeats(m, options) ? options->graphs : NULL, &key, &work, e));
+    GUARD(add_sums(&u, batch, options, sums, e));
+done:
     micro_close(&u);
     return status;
 }
@@ -206,6 +259,7 @@ enum status step_evaluate(struct model *m, const struct batch *batch,
     arena_enter(m->space->arena, PHASE_EVAL);
     GUARD(micro_open(&u, m, batch, options, e));
     GUARD(run_forward(&tape, &u, options, &anchor, e));
+    GUARD(add_totals(&u, options, e));
     GUARD(add_sums(&u, batch, options, sums, e));
     if (losses) GUARD(tensor_download(u.losses, losses, e));
 done:

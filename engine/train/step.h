@@ -7,6 +7,7 @@
 
 #include "engine/model/decoder.h"
 #include "engine/text/batch.h"
+#include "engine/train/graphs.h"
 
 struct step_options {
     bool checkpointing, offloading; /* see decoder_inputs */
@@ -16,6 +17,8 @@ struct step_options {
     const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
     double *totals; /* device memory [2] that sums of loss and correct are added to: nothing waits
                        for the device. NULL: they come back in step_sums, and the host waits */
+    struct graphs *graphs; /* of this model, or NULL: step_train launches what it has seen before as
+                              one graph, where nothing but device values changes between the two */
 };
 
 /* Sums over the trained tokens of what was run; add-able over micro-batches. loss and correct stay

@@ -32,7 +32,8 @@ struct cuda_state {
     int64_t shared_bytes; /* a block may use, after asking for it */
     int64_t l2_bytes;
     cudaStream_t stream;
-    char card[64];     /* "NVIDIA H200" */
+    bool capturing; /* what goes to the stream is written down (graph.c): it must not be queried */
+    char card[64];  /* "NVIDIA H200" */
     struct err failed; /* the first error that CUDA cannot recover from; every later call repeats
                           it, so that the report names the cause and not what came after */
     struct cuda_driver *driver;
@@ -98,6 +99,12 @@ enum status cuda_upload_rows(struct device *, const struct transfer *, struct er
 enum status cuda_download_rows(struct device *, const struct transfer *, struct err *);
 enum status cuda_synchronize(struct device *, struct err *);
 enum status cuda_memory_info(struct device *, struct device_memory *, struct err *);
+
+/* graph.c */
+enum status cuda_capture_begin(struct device *, struct err *);
+enum status cuda_capture_end(struct device *, struct device_graph *, struct err *);
+enum status cuda_graph_launch(struct device *, const struct device_graph *, struct err *);
+void cuda_graph_free(struct device *, struct device_graph *);
 
 /* gemm.c. cuda_gemm_version is "cuBLASLt 13.1.0". */
 const char *cuda_gemm_version(const struct device *device);

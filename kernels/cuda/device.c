@@ -34,7 +34,8 @@ const char *cuda_environment(const char *name) {
  * harmless question fails too. */
 static bool is_sticky(const struct cuda_state *state) {
     (void)cudaGetLastError();
-    if (!state->stream) return false; /* still opening: asking would start the card */
+    if (!state->stream) return false;   /* still opening: asking would start the card */
+    if (state->capturing) return false; /* asking would spoil the capture */
     const cudaError_t now = cudaStreamQuery(state->stream);
     return now != cudaSuccess && now != cudaErrorNotReady;
 }
@@ -117,6 +118,10 @@ static const struct device_ops CUDA_OPS = {
     .synchronize = cuda_synchronize,
     .memory = cuda_memory_info,
     .attention_scratch = cuda_attention_scratch,
+    .capture_begin = cuda_capture_begin,
+    .capture_end = cuda_capture_end,
+    .graph_launch = cuda_graph_launch,
+    .graph_free = cuda_graph_free,
     .gemm = cuda_gemm,
     .rmsnorm = cuda_rmsnorm,
     .rmsnorm_backward = cuda_rmsnorm_backward,
@@ -287,6 +292,7 @@ enum status cuda_device_init(struct device *device, int ordinal, struct err *e) 
     device->ops = &CUDA_OPS;
     device->kind = DEVICE_CUDA;
     device->computes = true;
+    device->graphs = !device->blocking;
     GUARD(read_card(device, e));
     GUARD(start_beside_libraries(device, e));
     describe(device);

@@ -101,7 +101,7 @@ enum status gemm_check(struct device *device, cublasStatus_t result, const struc
     if (result == CUBLAS_STATUS_SUCCESS) return STATUS_OK;
     const struct cuda_state *state = cuda_state_of(device);
     /* cuBLASLt passes on what went wrong before it, less clearly than CUDA does. */
-    const cudaError_t error = cudaStreamQuery(state->stream);
+    const cudaError_t error = state->capturing ? cudaErrorNotReady : cudaStreamQuery(state->stream);
     if (error != cudaErrorNotReady) TRY(cuda_check(device, error, "gemm", e));
     return err_set(e, STATUS_DEVICE,
                    "gemm on %s (%s): %s says: %s, for [%lld,%lld]%s x [%lld,%lld]%s in %s to %s",

@@ -13,6 +13,7 @@
 
 #include "kernels/cpu/cpu.h"
 #include "kernels/cuda_sizes.h"
+#include "kernels/graph_none.h"
 
 static void null_close(struct device *device) {
     (void)device;
@@ -144,6 +145,10 @@ static const struct device_ops NULL_OPS = {
     .synchronize = null_synchronize,
     .memory = null_memory,
     .attention_scratch = null_attention_scratch,
+    .capture_begin = no_capture_begin,
+    .capture_end = no_capture_end,
+    .graph_launch = no_graph_launch,
+    .graph_free = no_graph_free,
     .gemm = null_gemm,
     .rmsnorm = null_rmsnorm,
     .rmsnorm_backward = null_rmsnorm_backward,
@@ -170,6 +175,10 @@ static const struct device_ops NULL_OPS = {
     .convert = null_convert,
     .convert_items = null_convert_items,
 };
+
+const struct device_ops *null_device_table(void) {
+    return &NULL_OPS;
+}
 
 enum status null_device_init(struct device *device, enum device_kind kind, struct err *e) {
     (void)e;

@@ -9,5 +9,7 @@
 
 /* Makes `device` a null device that plans for `kind`. */
 enum status null_device_init(struct device *device, enum device_kind kind, struct err *e);
+/* Its operations, for a device that is to compute nothing for a while (device_mute). */
+const struct device_ops *null_device_table(void);
 
 #endif

@@ -3,7 +3,9 @@
  * A case is a shape, what is trained, and the micro-batches. It goes through the session, the step
  * and the optimizer of a run, and nothing else; the planned figures come from the same calls on a
  * null device. tok_s is the median of ten steps after three; the loss of the first and the last
- * step are printed so that nobody measures a model that does not learn. */
+ * step are printed so that nobody measures a model that does not learn. PLIMSOLL_BENCH_GRAPHS=0
+ * switches CUDA graphs off. The case `graphs` fails unless every loss and gradient norm is the same
+ * to the bit with graphs and without. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +22,7 @@ enum { WARM = 3, TIMED = 10, STEPS = WARM + TIMED, ROWS_BATCHES = 24 };
 struct bench_case {
     const char *name, *shape;
     bool full, checkpointing, offloading;
+    bool twice;            /* deterministic, without graphs and with them: the same bits */
     int64_t rows, length;  /* full rows of one micro-batch */
     int64_t packed_tokens; /* > 0: rows as in instruction data, packed to this many tokens */
     int64_t cap_gib;       /* > 0: find the longest single row that trains in so much */
@@ -43,6 +46,7 @@ static const struct bench_case CASES[] = {
      .checkpointing = true,
      .offloading = true,
      .cap_gib = 24},
+    {.name = "graphs", .shape = "smollm2-135m", .twice = true, .rows = 8, .length = 1024},
 };
 
 /* ---- a spec, and a session of it --------------------------------------------------------------- */
@@ -56,14 +60,17 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     cJSON_AddNumberToObject(json, "r", 16);
     cJSON_AddNumberToObject(json, "lora_alpha", 32);
     cJSON_AddNumberToObject(json, "lora_dropout", 0);
+    const char *const graphs = getenv("PLIMSOLL_BENCH_GRAPHS");
+    json_add_bool(json, "cuda_graphs", !graphs || strcmp(graphs, "0") != 0);
+    json_add_bool(json, "full_determinism", c->twice);
     json_add_bool(json, "gradient_checkpointing", c->checkpointing);
+    json_add_bool(json, "activation_offloading", c->offloading);
     cJSON_AddNumberToObject(json, "learning_rate", 1e-4);
     /* Whoever checkpoints has no memory for logits of 4096 rows; 2048 cost no time. */
     cJSON_AddNumberToObject(json, "loss_chunk_rows", c->checkpointing ? 2048 : 4096);
     cJSON *const data = cJSON_AddObjectToObject(json, "data");
     cJSON_AddNumberToObject(data, "max_length", 131072);
     cJSON *const files = cJSON_AddArrayToObject(data, "train_files");
-    json_add_bool(json, "activation_offloading", c->offloading);
     cJSON_AddItemToArray(files, cJSON_CreateString("made in memory"));
     cJSON *const targets = cJSON_AddArrayToObject(json, "target_modules");
     cJSON_AddItemToArray(targets, cJSON_CreateString("all-linear"));
@@ -140,46 +147,51 @@ static int64_t packed_rows(struct batch *bins, int64_t bins_max, int64_t budget,
 
 struct measured {
     double seconds[STEPS > ROWS_BATCHES ? STEPS : ROWS_BATCHES];
-    double first_loss, last_loss, tokens, total_seconds;
+    double losses[STEPS > ROWS_BATCHES ? STEPS : ROWS_BATCHES];
+    double norms[STEPS > ROWS_BATCHES ? STEPS : ROWS_BATCHES];
+    double tokens, total_seconds, flops; /* of the timed steps */
     int64_t steps;
 };
 
 static enum status one_step(struct session *s, const struct spec *spec, const struct batch *b,
-                            double *loss, struct err *e) {
+                            struct optimizer_report *report, struct err *e) {
     const struct step_options options = {.checkpointing = spec->gradient_checkpointing,
                                          .offloading = spec->activation_offloading,
                                          .loss_chunk_rows = spec->loss_chunk_rows,
                                          .seed = 1,
                                          .grad_scale = 1.0 / (double)b->trained,
                                          .loss_scale = optimizer_loss_scale(&s->optimizer),
-                                         .totals = optimizer_totals(&s->optimizer)};
+                                         .totals = optimizer_totals(&s->optimizer),
+                                         .graphs = &s->graphs};
     struct step_sums sums = {0};
-    struct optimizer_report report = {0};
     TRY(optimizer_zero_grad(&s->optimizer, e));
     TRY(step_train(&s->model, b, &options, &sums, e));
     arena_enter(s->arena, PHASE_OPTIMIZER);
-    TRY(optimizer_step(&s->optimizer, spec->learning_rate, &report, e));
-    *loss = report.loss / (double)b->trained;
-    return STATUS_OK;
+    return optimizer_step(&s->optimizer, spec->learning_rate, report, e);
 }
 
 static enum status run_steps(struct session *s, const struct spec *spec, const struct batch *bins,
                              int64_t bin_count, int64_t steps, struct measured *m, struct err *e) {
     for (int64_t i = 0; i < steps; i++) {
         const struct batch *const b = &bins[i % bin_count];
+        if (i == WARM) m->flops = -s->device->flops;
         const int64_t began = clock_steady_ns();
-        double loss = 0;
-        TRY(one_step(s, spec, b, &loss, e));
+        struct optimizer_report report = {0};
+        struct err refused = {0};
+        TRY(one_step(s, spec, b, &report, e));
         TRY(device_synchronize(s->device, e));
         m->seconds[i] = (double)(clock_steady_ns() - began) * 1e-9;
-        if (i == 0) m->first_loss = loss;
-        m->last_loss = loss;
+        m->losses[i] = report.loss / (double)b->trained;
+        m->norms[i] = report.grad_norm;
+        if (graphs_take_trouble(&s->graphs, &refused))
+            fprintf(stderr, "gpu_bench: %s\n", refused.text);
         if (i >= WARM) {
             m->tokens += (double)b->real_tokens;
             m->total_seconds += m->seconds[i];
         }
     }
     m->steps = steps;
+    m->flops += s->device->flops;
     return STATUS_OK;
 }
 
@@ -236,14 +248,21 @@ static void report_case(const struct bench_case *c, struct session *s, struct me
     json_add_number(json, "tok_s",
                     c->packed_tokens ? m->tokens / m->total_seconds : per_step / seconds);
     json_add_number(json, "step_ms", seconds * 1e3);
+    /* Of packed rows attention is counted as if all were the longest, so there the rate is unknown.
+     */
+    if (!c->packed_tokens) json_add_number(json, "tflops", m->flops / m->total_seconds * 1e-12);
     json_add_number(json, "peak_gib", gib(stats.allocated_peak));
     json_add_number(json, "planned_gib", gib(planned->allocated_peak));
     json_add_bool(json, "planned_equals_peak", stats.allocated_peak == planned->allocated_peak);
     json_add_number(json, "reserved_gib", gib(stats.reserved_peak));
     json_add_number(json, "card_used_gib", gib(start_free - memory.free));
     json_add_number(json, "host_gib", gib(s->space.host_bytes));
-    json_add_number(json, "first_loss", m->first_loss);
-    json_add_number(json, "last_loss", m->last_loss);
+    json_add_i64(json, "graphs", s->graphs.kept);
+    json_add_i64(json, "graph_launches", s->graphs.launched);
+    json_add_i64(json, "graph_nodes", s->graphs.nodes);
+    json_add_number(json, "graph_mib", (double)s->graphs.bytes / 1048576.0);
+    json_add_number(json, "first_loss", m->losses[0]);
+    json_add_number(json, "last_loss", m->losses[m->steps - 1]);
     struct str text = {0};
     json_append(&text, json);
     printf("%s\n", str_text(&text));
@@ -264,20 +283,42 @@ static enum status free_memory(const char *device, int64_t *bytes, struct err *e
 }
 
 static enum status measure(const struct bench_case *c, const struct spec *spec, const char *device,
-                           const struct batch *bins, int64_t bin_count, struct err *e) {
+                           const struct batch *bins, int64_t bin_count, struct measured *m,
+                           struct err *e) {
     struct session s = {0};
-    struct measured m = {0};
     struct arena_stats planned = {0};
     int64_t start_free = 0;
+    *m = (struct measured){.steps = 0};
     TRY(free_memory(device, &start_free, e));
     TRY(plan_case(spec, bins, bin_count, &planned, e));
     enum status status = open_session(&s, spec, device, c->cap_gib << 30, e);
     if (status == STATUS_OK) status = bench_fill(&s.model, e);
     const int64_t steps = c->packed_tokens ? ROWS_BATCHES : c->cap_gib ? WARM + 2 : STEPS;
-    if (status == STATUS_OK) status = run_steps(&s, spec, bins, bin_count, steps, &m, e);
-    if (status == STATUS_OK) report_case(c, &s, &m, &planned, start_free, e);
+    if (status == STATUS_OK) status = run_steps(&s, spec, bins, bin_count, steps, m, e);
+    if (status == STATUS_OK) report_case(c, &s, m, &planned, start_free, e);
+    if (status == STATUS_OK && c->twice && spec->cuda_graphs && s.graphs.launched == 0)
+        status = err_set(e, STATUS_INTERNAL, "no micro-batch was launched as a graph");
     session_close(&s);
     return status;
+}
+
+/* The same steps by calls and by graphs. */
+static enum status compare_graphs(const struct bench_case *c, struct spec *spec, const char *device,
+                                  const struct batch *bins, int64_t bin_count, struct err *e) {
+    struct measured by_calls, by_graphs;
+    spec->cuda_graphs = false;
+    TRY(measure(c, spec, device, bins, bin_count, &by_calls, e));
+    spec->cuda_graphs = true;
+    TRY(measure(c, spec, device, bins, bin_count, &by_graphs, e));
+    for (int64_t i = 0; i < by_calls.steps; i++) {
+        FAIL_IF(memcmp(&by_calls.losses[i], &by_graphs.losses[i], sizeof(double)) != 0 ||
+                    memcmp(&by_calls.norms[i], &by_graphs.norms[i], sizeof(double)) != 0,
+                STATUS_INTERNAL,
+                "step %lld: loss %.17g and gradient norm %.17g by calls, %.17g and %.17g by graphs",
+                (long long)i + 1, by_calls.losses[i], by_calls.norms[i], by_graphs.losses[i],
+                by_graphs.norms[i]);
+    }
+    return STATUS_OK;
 }
 
 /* The longest row, in steps of 1024, whose plan fits the cap. */
@@ -324,7 +365,9 @@ static enum status run_case(const struct bench_case *c, const char *device, stru
         } else {
             full_rows(&bins[0], &fixed, config->vocab_size);
         }
-        status = measure(c, &spec, device, bins, bin_count, e);
+        struct measured m;
+        status = c->twice ? compare_graphs(c, &spec, device, bins, bin_count, e)
+                          : measure(c, &spec, device, bins, bin_count, &m, e);
     }
     for (int64_t i = 0; i < bin_count; i++) {
         batch_release(&bins[i]);

@@ -4,6 +4,7 @@
  * folder. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/simd/simd.h"
+#include "kernels/graph_none.h"
 
 extern const struct device_ops SIMD(cpu_ops);
 
@@ -29,6 +30,10 @@ const struct device_ops SIMD(cpu_ops) = {
     .synchronize = cpu_synchronize,
     .memory = cpu_memory,
     .attention_scratch = cpu_attention_scratch,
+    .capture_begin = no_capture_begin,
+    .capture_end = no_capture_end,
+    .graph_launch = no_graph_launch,
+    .graph_free = no_graph_free,
     .gemm = cpu_gemm,
     .rmsnorm = SIMD(cpu_rmsnorm),
     .rmsnorm_backward = SIMD(cpu_rmsnorm_backward),
