@@ -277,20 +277,6 @@ enum status device_download_rows(struct device *device, const struct transfer *t
     return device->ops->download_rows(device, t, e);
 }
 
-enum status device_synchronize(struct device *device, struct err *e) {
-    TRY(check_present(device, __func__, e));
-    return device->ops->synchronize(device, e);
-}
-
-enum status device_memory(struct device *device, struct device_memory *memory, struct err *e) {
-    *memory = (struct device_memory){0};
-    return device->ops->memory(device, memory, e);
-}
-
-int64_t device_attention_scratch(const struct device *device, const struct attention_args *a,
-                                 bool backward) {
-    return device->ops->attention_scratch(device, a, backward);
-}
 /* Asked before, because a system that runs out of memory does not refuse: it ends a process. */
 static enum status check_host_memory(const struct device *device, int64_t bytes, struct err *e) {
     int64_t available = 0;
@@ -347,3 +333,17 @@ enum status device_copies_wait(struct device *device, struct err *e) {
     return device->ops->copies_wait(device, e);
 }
 
+enum status device_synchronize(struct device *device, struct err *e) {
+    TRY(check_present(device, __func__, e));
+    return device->ops->synchronize(device, e);
+}
+
+enum status device_memory(struct device *device, struct device_memory *memory, struct err *e) {
+    *memory = (struct device_memory){0};
+    return device->ops->memory(device, memory, e);
+}
+
+int64_t device_attention_scratch(const struct device *device, const struct attention_args *a,
+                                 bool backward) {
+    return device->ops->attention_scratch(device, a, backward);
+}

@@ -415,9 +415,6 @@ struct device_ops {
     /* The same for `rows` rows of `width` bytes, pitches in bytes. */
     enum status (*upload_rows)(struct device *, const struct transfer *, struct err *);
     enum status (*download_rows)(struct device *, const struct transfer *, struct err *);
-    /* Waits for everything asked so far; the error of anything that failed on the way. */
-    enum status (*synchronize)(struct device *, struct err *);
-    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     /* Host memory that the device copies from by itself (pinned on CUDA), uploads from it, which
      * may return before it was read, and the wait until all but the last `pending` were. */
     enum status (*stage_new)(struct device *, int64_t bytes, void **out, struct err *);
@@ -431,6 +428,9 @@ struct device_ops {
                          struct err *);
     enum status (*fetch)(struct device *, void *to, const void *host, int64_t bytes, struct err *);
     enum status (*copies_wait)(struct device *, struct err *);
+    /* Waits for everything asked so far; the error of anything that failed on the way. */
+    enum status (*synchronize)(struct device *, struct err *);
+    enum status (*memory)(struct device *, struct device_memory *, struct err *);
     int64_t (*attention_scratch)(const struct device *, const struct attention_args *,
                                  bool backward);
     enum status (*capture_begin)(struct device *, struct err *);
@@ -532,6 +532,25 @@ enum status device_copy(struct device *, void *to, const void *from, int64_t byt
 enum status device_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status device_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status device_download_rows(struct device *, const struct transfer *, struct err *);
+/* For loaders: host memory that the device copies from by itself, at full speed. Free with
+ * device_stage_free, after the last upload from it was waited for. */
+enum status device_stage_new(struct device *, int64_t bytes, void **out, struct err *);
+void device_stage_free(struct device *, void *at);
+/* Like device_upload_rows, from memory of device_stage_new only; that must stay as it is until
+ * device_stage_wait. Operations that are asked for later see the bytes. */
+enum status device_stage_upload(struct device *, const struct transfer *, struct err *);
+/* Waits until all but the last `pending` (at most STAGE_PENDING_MAX) stage uploads were read. */
+enum { STAGE_PENDING_MAX = 15 };
+enum status device_stage_wait(struct device *, int64_t pending, struct err *);
+/* From the device to memory of device_stage_new, and back, beside the operations that are asked for
+ * meanwhile; each begins when everything asked before it is done. Until device_copies_wait nothing
+ * may write the source or use the destination. */
+enum status device_stash(struct device *, void *host, const void *from, int64_t bytes,
+                         struct err *);
+enum status device_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
+/* Whatever is asked from here on runs after all stashes and fetches asked so far. It is the device
+ * that waits, not the host, which has to synchronize before it reads what was stashed. */
+enum status device_copies_wait(struct device *, struct err *);
 /* Waits for everything asked so far; the error of anything that failed on the way. */
 enum status device_synchronize(struct device *, struct err *);
 enum status device_memory(struct device *, struct device_memory *, struct err *);
@@ -542,7 +561,7 @@ int64_t device_attention_scratch(const struct device *, const struct attention_a
 
 /* Graphs. From device_capture_begin to device_capture_end operations are written down instead of
  * computed; what a graph bakes in are the addresses and host numbers of their arguments, so it is
- * good only for the same ones. Between the two nothing may be transferred or waited for:
+ * good only for the same ones. Between the two nothing may be transferred, committed or waited for:
  * STATUS_INTERNAL. device_capture_end must follow, also after an error; when it fails there is no
  * graph and nothing was computed. STATUS_UNSUPPORTED where device->graphs is false: CPU, null, and
  * devices opened `blocking`. */
@@ -568,25 +587,6 @@ enum status device_attention_backward(struct device *, const struct attention_ba
 enum status device_glu(struct device *, const struct glu_args *, struct err *);
 enum status device_glu_backward(struct device *, const struct glu_backward_args *, struct err *);
 enum status device_embedding(struct device *, const struct embedding_args *, struct err *);
-/* For loaders: host memory that the device copies from by itself, at full speed. Free with
- * device_stage_free, after the last upload from it was waited for. */
-enum status device_stage_new(struct device *, int64_t bytes, void **out, struct err *);
-void device_stage_free(struct device *, void *at);
-/* Like device_upload_rows, from memory of device_stage_new only; that must stay as it is until
- * device_stage_wait. Operations that are asked for later see the bytes. */
-enum status device_stage_upload(struct device *, const struct transfer *, struct err *);
-/* Waits until all but the last `pending` (at most STAGE_PENDING_MAX) stage uploads were read. */
-enum { STAGE_PENDING_MAX = 15 };
-enum status device_stage_wait(struct device *, int64_t pending, struct err *);
-/* From the device to memory of device_stage_new, and back, beside the operations that are asked for
- * meanwhile; each begins when everything asked before it is done. Until device_copies_wait nothing
- * may write the source or use the destination. */
-enum status device_stash(struct device *, void *host, const void *from, int64_t bytes,
-                         struct err *);
-enum status device_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
-/* Whatever is asked from here on runs after all stashes and fetches asked so far. It is the device
- * that waits, not the host, which has to synchronize before it reads what was stashed. */
-enum status device_copies_wait(struct device *, struct err *);
 enum status device_embedding_backward(struct device *, const struct embedding_backward_args *,
                                       struct err *);
 enum status device_cross_entropy(struct device *, const struct cross_entropy_args *, struct err *);

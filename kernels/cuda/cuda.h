@@ -39,9 +39,9 @@ struct cuda_state {
     struct cuda_driver *driver;
     struct cuda_memory *memory;
     struct cuda_transfer *transfer;
-    struct cuda_gemm *gemm;
     struct cuda_copies *copies;
     struct cuda_stage *stage; /* NULL until the first use */
+    struct cuda_gemm *gemm;
     struct cuda_dnn *dnn; /* NULL: not found, our own attention is used */
 };
 
@@ -78,6 +78,9 @@ enum status cuda_memory_open(struct device *device, struct err *e);
 void cuda_memory_close(struct device *device);
 enum status cuda_transfer_open(struct device *device, struct err *e);
 void cuda_transfer_close(struct device *device);
+enum status cuda_copies_open(struct device *device, struct err *e);
+void cuda_copies_close(struct device *device);
+void cuda_stage_close(struct device *device);
 enum status cuda_gemm_open(struct device *device, struct err *e);
 void cuda_gemm_close(struct device *device);
 enum status cuda_dnn_open(struct device *device, struct err *e);
@@ -85,9 +88,6 @@ void cuda_dnn_close(struct device *device);
 
 /* memory.c, transfer.c */
 enum status cuda_reserve(struct device *, int64_t bytes, void **base, struct err *);
-enum status cuda_copies_open(struct device *device, struct err *e);
-void cuda_copies_close(struct device *device);
-void cuda_stage_close(struct device *device);
 void cuda_unreserve(struct device *, void *base, int64_t bytes);
 enum status cuda_commit(struct device *, void *at, int64_t bytes, struct err *);
 void cuda_decommit(struct device *, void *at, int64_t bytes);
@@ -97,6 +97,17 @@ enum status cuda_copy(struct device *, void *to, const void *from, int64_t bytes
 enum status cuda_fill_zero(struct device *, void *at, int64_t bytes, struct err *);
 enum status cuda_upload_rows(struct device *, const struct transfer *, struct err *);
 enum status cuda_download_rows(struct device *, const struct transfer *, struct err *);
+/* copies.c */
+enum status cuda_stash(struct device *, void *host, const void *from, int64_t bytes, struct err *);
+enum status cuda_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
+enum status cuda_copies_wait(struct device *, struct err *);
+/* Both streams are idle afterwards; what failed on the way. */
+cudaError_t cuda_idle(const struct cuda_state *state);
+/* stage.c */
+enum status cuda_stage_new(struct device *, int64_t bytes, void **out, struct err *);
+void cuda_stage_free(struct device *, void *at);
+enum status cuda_stage_upload(struct device *, const struct transfer *, struct err *);
+enum status cuda_stage_wait(struct device *, int64_t pending, struct err *);
 enum status cuda_synchronize(struct device *, struct err *);
 enum status cuda_memory_info(struct device *, struct device_memory *, struct err *);
 
@@ -110,17 +121,6 @@ void cuda_graph_free(struct device *, struct device_graph *);
 const char *cuda_gemm_version(const struct device *device);
 enum status cuda_gemm(struct device *, const struct gemm_args *, struct err *);
 
-/* copies.c */
-enum status cuda_stash(struct device *, void *host, const void *from, int64_t bytes, struct err *);
-enum status cuda_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);
-enum status cuda_copies_wait(struct device *, struct err *);
-/* Both streams are idle afterwards; what failed on the way. */
-cudaError_t cuda_idle(const struct cuda_state *state);
-/* stage.c */
-enum status cuda_stage_new(struct device *, int64_t bytes, void **out, struct err *);
-void cuda_stage_free(struct device *, void *at);
-enum status cuda_stage_upload(struct device *, const struct transfer *, struct err *);
-enum status cuda_stage_wait(struct device *, int64_t pending, struct err *);
 /* attention.c chooses: cuDNN, our tensor-core kernels, or the plain ones for odd sizes and f32. */
 int64_t cuda_attention_scratch(const struct device *, const struct attention_args *, bool backward);
 enum status cuda_attention(struct device *, const struct attention_args *, struct err *);
