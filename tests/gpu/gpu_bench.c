@@ -49,7 +49,7 @@ static const struct bench_case CASES[] = {
     {.name = "graphs", .shape = "smollm2-135m", .twice = true, .rows = 8, .length = 1024},
 };
 
-/* ---- a spec, and a session of it --------------------------------------------------------------- */
+/* ---- a spec, and a session of it ---------------------------------------------------------- */
 
 static enum status make_spec(const struct bench_case *c, struct spec *spec, struct err *e) {
     cJSON *const json = cJSON_CreateObject();
@@ -79,7 +79,7 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     return status;
 }
 
-/* ---- micro-batches ------------------------------------------------------------------------------ */
+/* ---- micro-batches ------------------------------------------------------------------------- */
 
 /* A row of the batch: `length` tokens of which those from `first_trained` on are predicted. */
 static void add_document(struct batch *b, int64_t length, int64_t first_trained, int64_t vocab) {
@@ -143,7 +143,7 @@ static int64_t packed_rows(struct batch *bins, int64_t bins_max, int64_t budget,
     return count;
 }
 
-/* ---- running ------------------------------------------------------------------------------------ */
+/* ---- running ------------------------------------------------------------------------------- */
 
 struct measured {
     double seconds[STEPS > ROWS_BATCHES ? STEPS : ROWS_BATCHES];
