@@ -4,11 +4,11 @@
 // reason }], driver, reason }). Without an answer the key stays what it is: a text that the engine judges.
 import { formatBytes } from "./format.js";
 
-// "cuda:0 · NVIDIA H200 · 139 GiB, 120 GiB free".
+// "cuda:0 · NVIDIA H200 · 139 GiB, 120 GiB free"; of a long name what is before the first comma.
 export function deviceLabel({ id, name, total_bytes: total, free_bytes: free }) {
     const there = Number.isFinite(free) ? `, ${formatBytes(free)} free` : "";
     const memory = total > 0 ? `${formatBytes(total)}${there}` : "";
-    return [id, name, memory].filter(Boolean).join(" · ");
+    return [id, name?.split(",")[0], memory].filter(Boolean).join(" · ");
 }
 
 // Why there is less to choose from than a reader may expect: no GPU at all, or one that cannot be used.
