@@ -262,6 +262,23 @@ struct tensor *model_param_gradient(const struct model *m, const struct param *p
     return s->trainable ? rows_of(p, s->value->gradient->value) : NULL;
 }
 
+void model_begin_gradients(struct model *m) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->trainable) s->value->gradient->stale = true;
+    }
+}
+
+enum status model_end_gradients(struct model *m, struct err *e) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (!s->trainable || !s->value->gradient->stale) continue;
+        TRY(tensor_fill_zero(s->value->gradient->value, e));
+        s->value->gradient->stale = false;
+    }
+    return STATUS_OK;
+}
+
 enum status model_refresh(struct model *m, struct err *e) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];

@@ -95,6 +95,7 @@ struct model {
     struct tensor *flat; /* [1, flat_count - narrow_count] f32: what lies behind the narrow */
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
     struct tensor *gradients;   /* [1, flat_count] f32 */
+    bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
     struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */
     struct tensor *tail_items;
@@ -118,6 +119,12 @@ void model_release(struct model *m);
 struct tensor *model_param_view(const struct model *m, const struct param *p, bool master);
 /* The same rows of the gradient buffer, or NULL if it is not trained. Caller releases. */
 struct tensor *model_param_gradient(const struct model *m, const struct param *p);
+
+/* What the gradients hold is over: whoever writes one first overwrites it, which spares a pass that
+ * fills them with zeros, and the reading of those. After backward, model_end_gradients fills those
+ * that nobody wrote. */
+void model_begin_gradients(struct model *m);
+enum status model_end_gradients(struct model *m, struct err *e);
 
 /* After masters were filled: makes everything that forward reads of them. */
 enum status model_refresh(struct model *m, struct err *e);

@@ -54,7 +54,8 @@ static enum status own_copy(struct gradient *g, const struct tensor *from, struc
 
 enum status gradient_target(struct gradient *g, struct tensor **value, bool *accumulate,
                             struct err *e) {
-    *accumulate = g->value != NULL;
+    *accumulate = g->value != NULL && !g->stale;
+    g->stale = false;
     if (!g->value) {
         TRY(new_value(g, &g->value, e));
     } else if (!g->persistent && g->value->references > 1) {
@@ -75,7 +76,7 @@ enum status gradient_add(struct gradient *g, struct tensor *contribution, struct
     struct tensor *value = NULL;
     bool accumulate = false;
     TRY(gradient_target(g, &value, &accumulate, e));
-    ASSERT(accumulate);
+    if (!accumulate) return tensor_copy(value, contribution, e);
     const struct add_args add = {.rows = value->rows,
                                  .cols = value->cols,
                                  .dtype = value->dtype,

@@ -74,7 +74,8 @@ struct random_keys {
     struct tensor *row_keys; /* [1,T] i64 */
 };
 
-/* x [T,K] -> out [T,N]. `linear` must outlive the node. */
+/* x [T,K] -> out [T,N]. `linear` must outlive the node. A tail of x is this layer's alone: its
+ * backward may read from there. */
 enum status op_linear(struct tape *tape, struct tensor *x, const struct linear *linear,
                       const struct random_keys *keys, struct tensor **out, struct err *e);
 

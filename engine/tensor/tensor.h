@@ -74,6 +74,7 @@ struct gradient {
     int64_t rows, cols, tail;
     struct tensor *value;
     bool persistent;
+    bool stale; /* persistent: what the value holds is over, and the next to write overwrites it */
     int64_t references;
     struct gradient *next_free;
 };

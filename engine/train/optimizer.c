@@ -88,8 +88,8 @@ enum status optimizer_read_totals(const struct optimizer *o, double *loss, int64
 }
 
 enum status optimizer_zero_grad(struct optimizer *o, struct err *e) {
-    TRY(optimizer_zero_totals(o, e));
-    return tensor_fill_zero(o->model->gradients, e);
+    o->model->forgets = true;
+    return optimizer_zero_totals(o, e);
 }
 
 static void *at(const struct tensor *t, int64_t first) {
@@ -131,6 +131,8 @@ static enum status ask(const struct optimizer *o, double learning_rate, struct e
                                    .max_norm = (float)o->options.max_grad_norm,
                                    .norm = number(o, NUMBER_NORM),
                                    .coefficient = number(o, NUMBER_COEFFICIENT)};
+    if (m->forgets) TRY(tensor_fill_zero(m->gradients, e)); /* nothing was trained on */
+    m->forgets = false;
     TRY(device_sum_squares(device, &squares, e));
     TRY(device_clip(device, &clip, e));
     for (int64_t i = 0; i < m->range_count; i++) {

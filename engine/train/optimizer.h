@@ -40,7 +40,8 @@ void optimizer_release(struct optimizer *o);
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
                              int64_t updates, struct err *e);
 
-/* Zeroes the gradient buffer and the totals: before the first micro-batch of a step. */
+/* Before the first micro-batch of a step: zeroes the totals, and that micro-batch will begin the
+ * gradients anew (model.h). */
 enum status optimizer_zero_grad(struct optimizer *o, struct err *e);
 /* Only the totals: before an evaluation. */
 enum status optimizer_zero_totals(struct optimizer *o, struct err *e);

@@ -178,6 +178,7 @@ static enum status run_forward(struct tape *tape, struct micro *u, const struct 
 struct training {
     struct micro *micro;
     const struct step_options *options;
+    bool begins; /* it is the first one of a step */
 };
 
 /* Forward, backward, sums: all on the device. */
@@ -190,11 +191,13 @@ static enum status train_micro(void *context, struct err *e) {
     tape_init(&tape, space);
     tape.training = tape.recording = true;
     arena_enter(space->arena, PHASE_FORWARD);
+    if (t->begins) model_begin_gradients(t->micro->inputs.model);
     GUARD(run_forward(&tape, t->micro, t->options, &anchor, e));
     tape.recording = false;
     tensor_drop(&anchor);
     arena_enter(space->arena, PHASE_BACKWARD);
     GUARD(tape_backward(&tape, 0, e));
+    if (t->begins) GUARD(model_end_gradients(t->micro->inputs.model, e));
     GUARD(add_totals(t->micro, t->options, e));
 done:
     tape.recording = false;
@@ -227,7 +230,7 @@ static struct graph_key graph_key_of(const struct micro *u, const struct batch *
                                (uintptr_t)o->totals, (uintptr_t)u->staging->data,
                                (uintptr_t)u->losses->data, (uintptr_t)u->correct->data,
                                (uintptr_t)space->device->workspace, (uintptr_t)u->inputs.model,
-                               arena_fingerprint(space->arena)}};
+                               arena_fingerprint(space->arena), u->inputs.model->forgets}};
 }
 
 enum status step_train(struct model *m, const struct batch *batch,
@@ -237,10 +240,11 @@ enum status step_train(struct model *m, const struct batch *batch,
     enum status status = STATUS_OK;
     arena_enter(m->space->arena, PHASE_FORWARD);
     GUARD(micro_open(&u, m, batch, options, e));
-    struct training training = {&u, options};
+    struct training training = {&u, options, m->forgets};
     const struct graph_work work = {train_micro, &training};
     const struct graph_key key = graph_key_of(&u, batch, options);
     GUARD(graphs_run(repeats(m, options) ? options->graphs : NULL, &key, &work, e));
+    m->forgets = false;
     GUARD(add_sums(&u, batch, options, sums, e));
 done:
     micro_close(&u);

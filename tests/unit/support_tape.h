@@ -3,8 +3,8 @@
  *
  * Method: for a scalar loss sum(weights * out) and a random direction d, the directional derivative
  * (L(p + h d) - L(p - h d)) / 2h must equal the sum of gradient * d, for every input that wants a
- * gradient; with h = 1e-2 and fp32 losses of size 1, rounding and curvature stay below the tolerance
- * of 1e-3. Header only, because every unit test links the support files. */
+ * gradient; with h = 1e-2 and fp32 losses of size 1, rounding and curvature stay below the
+ * tolerance of 1e-3. Header only, because every unit test links the support files. */
 #ifndef PLIMSOLL_TESTS_SUPPORT_TAPE_H
 #define PLIMSOLL_TESTS_SUPPORT_TAPE_H
 

@@ -1,6 +1,7 @@
-/* test_tape.c - goal: every operation on the tape has the right gradient, with checkpoints too. The
- * method is that of support_tape.h; linear layers are in test_tape_linear.c. */
-/* rooms: engine_tensor */
+/* test_tape.c - goal: every operation on the tape has the right gradient, with checkpoints too.
+ *
+ * The method is that of support_tape.h; linear layers are in test_tape_linear.c.
+ * rooms: engine_tensor */
 #include "tests/unit/support_tape.h"
 
 static enum status run_embedding(struct subject *s, struct tensor **out, struct err *e) {
@@ -174,6 +175,29 @@ static void test_checkpointed_segments_have_the_same_gradient(void **state) {
     check(s);
 }
 
+/* The norm's weight gets its gradient through gradient_target, the sum's addend through
+ * gradient_add: neither adds to what is over. */
+static void test_stale_gradients_are_overwritten(void **state) {
+    struct subject *const s = *state;
+    struct err e = {0};
+    float first[3][TOKENS * 8], again[TOKENS * 8];
+    input(s, TOKENS, 8, 1, 0);
+    input(s, TOKENS, 8, 1, 0);
+    s->norm = (struct norm){.weight = input(s, 1, 8, 0.3f, 1), .eps = 1e-5f};
+    s->run = run_add_norm;
+    for (int round = 0; round < 2; round++) {
+        compute_gradients(s);
+        for (int i = 0; i < 3; i++) {
+            struct gradient *const g = s->inputs[i]->gradient;
+            must(tensor_download(g->value, round ? again : first[i], &e), &e);
+            const size_t bytes = (size_t)tensor_bytes(g->value);
+            if (round) assert_memory_equal(first[i], again, bytes);
+            assert_false(g->stale);
+            g->stale = true;
+        }
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         WITH_SUBJECT(test_embedding_gradient),
@@ -184,6 +208,7 @@ int main(void) {
         WITH_SUBJECT(test_attention_gradient),
         WITH_SUBJECT(test_attention_with_norms_window_and_softcap_gradient),
         WITH_SUBJECT(test_checkpointed_segments_have_the_same_gradient),
+        WITH_SUBJECT(test_stale_gradients_are_overwritten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

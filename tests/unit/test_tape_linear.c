@@ -1,6 +1,7 @@
-/* test_tape_linear.c - goal: the linear layer in all its ways, alone and behind a gated unit, has the
- * right gradients. The method is that of support_tape.h. */
-/* rooms: engine_tensor */
+/* test_tape_linear.c - goal: the linear layer in all its ways, alone and behind a gated unit, has
+ * the right gradients.
+ *
+ * The method is that of support_tape.h. rooms: engine_tensor */
 #include "tests/unit/support_tape.h"
 
 static enum status run_linear(struct subject *s, struct tensor **out, struct err *e) {
