@@ -173,7 +173,7 @@ static enum status launch(struct graphs *g, const struct graph_entry *entry,
 
 enum status graphs_run(struct graphs *g, const struct graph_key *key, const struct graph_work *work,
                        struct err *e) {
-    /* What a hurried device put off is done at the next calls, so these do not count as the first. */
+    /* What a hurried device put off is done at the next calls: these do not count as the first. */
     if (!g || !g->device || g->device->hurried) return work->run(work->context, e);
     g->works++;
     struct graph_entry *const entry = find(g, key);
