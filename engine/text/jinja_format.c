@@ -8,6 +8,8 @@
 #include "engine/text/jinja_render.h"
 #include "engine/text/jinja_unicode.h"
 
+enum { FIELD_WORK = 256 }; /* bytes of copying that reading and writing one field is worth */
+
 enum { WIDTH_MAX = 1000 };
 
 struct field {
@@ -128,6 +130,7 @@ static enum status format_all(struct render *r, const struct text *format,
             continue;
         }
         at++;
+        TRY(render_work(r, FIELD_WORK));
         struct field field;
         TRY(read_field(r, format, &at, &field));
         if (field.conversion == '%') {
