@@ -232,8 +232,8 @@ static void test_dataset_cache_of_a_wrong_file_is_not_kept(void **state) {
 static void test_dataset_cache_A07_B06_overrides_are_part_of_the_name(void **state) {
     static const char PATTERNED[] =
         "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|"
-        "'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+"
-        "[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+\"},\"behavior\":\"Isolated\"},"
+        "'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+"
+        "[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\"},"
         "\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0},\"merges\":[]}}";
     struct world *const w = *state;
     struct tokenizer *fixed = NULL;
@@ -372,7 +372,8 @@ int main(int argc, char **argv) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_of_a_wrong_file_is_not_kept, setup,
                                         teardown),
-        cmocka_unit_test_setup_teardown(test_dataset_cache_A07_B06_overrides_are_part_of_the_name, setup,
+        cmocka_unit_test_setup_teardown(test_dataset_cache_A07_B06_overrides_are_part_of_the_name,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_drops_the_longest_unused, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_is_safe_for_several_processes, setup,
