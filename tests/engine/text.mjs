@@ -108,8 +108,8 @@ await check("B06: a folded system message is trained, counted and shown", async 
     const { counts } = events(folder).find((e) => e.kind === "start");
     assert.equal(counts.rows_folded_system, 1);
     assert.equal(counts.first_lines.folded_system[0].line, 2);
-    const said = logs(folder).find((e) => /first in rows\.jsonl line 2.*in front of the first question/.test(e.message));
-    assert.equal(said.level, "info");
+    const told = /first in rows\.jsonl line 2.*in front of the first question/;
+    assert.equal(logs(folder).find((e) => told.test(e.message)).level, "info");
     const words = ["--model", model, "--file", rows(plain + system), "--data.fold_system", "true"];
     const report = ask("data", ...words).json;
     assert.equal(report.refusal, null);
