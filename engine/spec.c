@@ -85,6 +85,12 @@ static const struct spec_key KEYS[] = {
              "Train each answer as a row of its own, with all that is before it."),
     KEY_BOOL("data.merge_turns", data.merge_turns, "false",
              "Make one message of neighbours of the same role, with a blank line between them."),
+    KEY_BOOL("data.fold_system", data.fold_system, "false",
+             "Put a system message that the chat template leaves out or refuses in front of the "
+             "first question, with a blank line between them."),
+    KEY_BOOL("data.fix_mistral_regex", data.fix_mistral_regex, "false",
+             "Cut words by Mistral's own pattern where a folder of Mistral ships Llama 3's in "
+             "tokenizer.json; refused for any other tokenizer."),
     KEY_TEXT("data.invalid_utf8", SPEC_CHOICE, data.invalid_utf8, "\"error\"", "error|replace",
              "Bytes and escapes that are no text: refuse the row, or put U+FFFD in their place."),
     KEY_FLOAT("data.max_rows_untrained", data.max_rows_untrained, "0.1", 0, ROWS_MAX,

@@ -46,7 +46,7 @@ struct spec {
         int64_t max_length;
         bool packing, shuffle;
         char *packing_strategy; /* samples | rows */
-        bool parse_special, split_turns, merge_turns;
+        bool parse_special, split_turns, merge_turns, fold_system, fix_mistral_regex;
         char *invalid_utf8; /* error | replace */
         /* below 1: a share of the rows; else a number of rows */
         double max_rows_untrained, max_rows_answer_cut, max_rows_dropped_message;

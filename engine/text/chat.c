@@ -91,6 +91,38 @@ size_t chat_merge_turns(struct chat *chat) {
     return merged;
 }
 
+bool chat_fold_system(struct chat_folded *folded, const struct chat *chat) {
+    *folded = (struct chat_folded){0};
+    size_t gone = 0;
+    while (gone < chat->count && chat->messages[gone].role == CHAT_SYSTEM &&
+           is_plain(&chat->messages[gone])) {
+        gone++;
+    }
+    if (gone == 0 || gone == chat->count) return false;
+    const struct chat_message *const user = &chat->messages[gone];
+    if (user->role != CHAT_USER || !user->has_content) return false;
+    for (size_t i = 0; i <= gone; i++) {
+        const struct str *const content = &chat->messages[i].content;
+        if (folded->content.len && content->len) str_append(&folded->content, "\n\n");
+        str_append_bytes(&folded->content, str_text(content), content->len);
+    }
+    folded->chat = *chat;
+    folded->chat.count = chat->count - gone;
+    folded->chat.given = chat->given > gone ? chat->given - gone : 0;
+    folded->chat.folded = gone;
+    folded->chat.messages = mem_new(folded->chat.count, sizeof *chat->messages);
+    memcpy(folded->chat.messages, user, folded->chat.count * sizeof *user);
+    folded->chat.messages[0].content = folded->content;
+    return true;
+}
+
+void chat_folded_release(struct chat_folded *folded) {
+    if (!folded) return;
+    mem_free(folded->chat.messages);
+    str_release(&folded->content);
+    *folded = (struct chat_folded){0};
+}
+
 /* What Python's str.strip takes away, which is what templates do. */
 static bool is_space(uint32_t c) {
     return (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x20) || c == 0x85 || c == 0xA0 ||

@@ -42,6 +42,7 @@ struct chat {
     size_t given; /* the first so many messages are a prompt: not to be learned, unless everything
                      is */
     struct str tools; /* JSON array, empty: none */
+    size_t folded;    /* messages of the row that went from its beginning */
 };
 
 void chat_release(struct chat *chat);
@@ -53,6 +54,17 @@ struct chat_call *chat_add_call(struct chat_message *message);
  * (data sets with two questions in a row; templates that insist on turns). Messages that hold more
  * than content, or of which only one is trained, stay. Returns how many messages went. */
 size_t chat_merge_turns(struct chat *chat);
+
+/* A conversation whose system messages, those it begins with, stand in front of the content of the
+ * user's message right after them, blank lines between. Borrows all else from the first. */
+struct chat_folded {
+    struct chat chat;
+    struct str content;
+};
+/* False: it does not begin so, or a system message holds more than content. Caller frees with
+ * chat_folded_release. */
+bool chat_fold_system(struct chat_folded *folded, const struct chat *chat);
+void chat_folded_release(struct chat_folded *folded);
 
 /* A piece of text that the row brings into the rendering: white space at its ends is not part of
  * it, since templates trim. An assistant's content is cut at its <think> and </think> tags, because

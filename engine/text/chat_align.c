@@ -50,7 +50,12 @@ static enum status render_final(struct chat_rendering *r, const struct chat_rend
         status = render_chat(renderer, chat, r->arguments, NULL, &r->text, &second);
     }
     if (status == STATUS_OK) return STATUS_OK;
-    return field_error(e, "messages", "the chat template refuses the conversation: %s", flaw.text);
+    r->system_lost = true;
+    const bool system = chat->count > 0 && chat->messages[0].role == CHAT_SYSTEM;
+    return field_error(e, "messages", "the chat template refuses the conversation: %s%s", flaw.text,
+                       system ? " (if it is the system message that it refuses: data.fold_system "
+                                "puts it in front of the first question)"
+                              : "");
 }
 
 static const char *find_bytes(const char *text, size_t len, const char *what, size_t what_len) {
@@ -139,35 +144,34 @@ static void forget_places(struct chat_rendering *r) {
 
 static enum status left_out(const struct chat *chat, size_t message, struct err *e) {
     char path[FIELD_MAX];
-    field_index(path, "messages", message);
-    return field_error(e, path,
-                       "the chat template leaves out this %s message, the model would never see it "
-                       "(data.max_rows_dropped_message says how many such rows are fine)",
-                       chat_role_name(chat->messages[message].role));
+    const enum chat_role role = chat->messages[message].role;
+    field_index(path, "messages", message + chat->folded);
+    return field_error(
+        e, path,
+        "the chat template leaves out this %s message, the model would never see it "
+        "(%sdata.max_rows_dropped_message says how many such rows are fine)",
+        chat_role_name(role),
+        role == CHAT_SYSTEM ? "data.fold_system puts one in front of the first question; " : "");
 }
 
-/* Every word of the row must be in the rendering (case B06), reasoning aside, which templates
- * remove from history. */
-static enum status check_marks(const struct chat_rendering *r, const struct chat *chat,
-                               struct err *e) {
+/* The first message of which a piece is not in the rendering, or the number of messages. */
+static size_t missing_by_marks(const struct chat_rendering *r, const struct chat *chat) {
     bool *const seen = mem_new(r->pieces.count, sizeof *seen);
     int64_t piece;
     for (size_t at = next_mark(r, &r->marked, 0, &piece); piece >= 0;
          at = next_mark(r, &r->marked, at + CHAT_MARK_LEN, &piece)) {
         if ((size_t)piece < r->pieces.count) seen[piece] = true;
     }
-    enum status status = STATUS_OK;
-    for (size_t i = 0; i < r->pieces.count && status == STATUS_OK; i++) {
-        if (!seen[i] && !r->pieces.items[i].may_vanish)
-            status = left_out(chat, r->pieces.items[i].message, e);
+    size_t missing = chat->count;
+    for (size_t i = 0; i < r->pieces.count && missing == chat->count; i++) {
+        if (!seen[i] && !r->pieces.items[i].may_vanish) missing = r->pieces.items[i].message;
     }
     mem_free(seen);
-    return status;
+    return missing;
 }
 
 /* The weaker check, for when the marked conversation cannot be rendered. */
-static enum status check_words(const struct chat_rendering *r, const struct chat *chat,
-                               struct err *e) {
+static size_t missing_by_words(const struct chat_rendering *r, const struct chat *chat) {
     for (size_t i = 0; i < r->pieces.count; i++) {
         const struct chat_piece *const p = &r->pieces.items[i];
         if (p->may_vanish || find_bytes(str_text(&r->text), r->text.len, p->text, p->len)) continue;
@@ -176,9 +180,9 @@ static enum status check_words(const struct chat_rendering *r, const struct chat
         const bool found =
             find_bytes(str_text(&r->text), r->text.len, escaped.data + 1, escaped.len - 2) != NULL;
         str_release(&escaped);
-        if (!found) return left_out(chat, p->message, e);
+        if (!found) return p->message;
     }
-    return STATUS_OK;
+    return chat->count;
 }
 
 /* The name of every tool must appear, else the template does nothing with tools. */
@@ -209,13 +213,19 @@ static enum status check_tools(const struct chat_rendering *r, const struct chat
     return status;
 }
 
-/* What a check finds left out: an error, or on request a note. */
-static enum status allow_dropped(struct chat_rendering *r, const struct chat_renderer *renderer,
-                                 enum status (*check)(const struct chat_rendering *,
-                                                      const struct chat *, struct err *),
-                                 const struct chat *chat, struct err *e) {
-    if (!renderer->drop_messages) return check(r, chat, e);
-    if (check(r, chat, NULL) != STATUS_OK) r->dropped_message = true;
+/* Every word of the row must be in the rendering (case B06), reasoning aside, which templates
+ * remove from history; and so must the tools. What is left out is an error, or on request a note.
+ */
+static enum status check_left_out(struct chat_rendering *r, const struct chat_renderer *renderer,
+                                  const struct chat *chat, bool marked, struct err *e) {
+    const size_t missing = marked ? missing_by_marks(r, chat) : missing_by_words(r, chat);
+    const bool any = missing < chat->count;
+    r->system_lost = any && chat->messages[missing].role == CHAT_SYSTEM;
+    if (!renderer->drop_messages) {
+        if (any) return left_out(chat, missing, e);
+        return check_tools(r, chat, e);
+    }
+    r->dropped_message = any || check_tools(r, chat, NULL) != STATUS_OK;
     return STATUS_OK;
 }
 
@@ -228,14 +238,12 @@ enum status chat_rendering_make(struct chat_rendering *r, const struct chat_rend
     r->order = mem_new(r->pieces.count + 1, sizeof *r->order);
     if (!choose_salt(r)) return field_error(e, "messages", "the row imitates internal marks");
     const struct chat_marks marks = {&r->pieces, CHAT_ALL, CHAT_NONE, r->salt};
-    if (render_chat(renderer, chat, r->arguments, &marks, &r->marked, NULL) == STATUS_OK) {
-        TRY(allow_dropped(r, renderer, check_marks, chat, e));
-        r->separated = align(r, &r->marked);
-    } else {
-        TRY(allow_dropped(r, renderer, check_words, chat, e));
-    }
+    const bool marked =
+        render_chat(renderer, chat, r->arguments, &marks, &r->marked, NULL) == STATUS_OK;
+    TRY(check_left_out(r, renderer, chat, marked, e));
+    r->separated = marked && align(r, &r->marked);
     if (!r->separated) forget_places(r);
-    return allow_dropped(r, renderer, check_tools, chat, e);
+    return STATUS_OK;
 }
 
 void chat_rendering_release(struct chat_rendering *r) {
@@ -248,9 +256,10 @@ void chat_rendering_release(struct chat_rendering *r) {
     *r = (struct chat_rendering){0};
 }
 
-static enum status answer_error(size_t index, const char *what, struct err *e) {
+static enum status answer_error(const struct chat *chat, size_t index, const char *what,
+                                struct err *e) {
     char path[FIELD_MAX];
-    field_index(path, "messages", index);
+    field_index(path, "messages", index + chat->folded);
     return field_error(e, path, "%s, so that what to train cannot be told for sure", what);
 }
 
@@ -265,7 +274,8 @@ static enum status place_alone(struct chat_rendering *r, const struct chat_rende
         render_chat(renderer, chat, r->arguments, &marks, &marked, NULL) == STATUS_OK &&
         align(r, &marked);
     str_release(&marked);
-    return placed ? STATUS_OK : answer_error(index, "the chat template changes this answer", e);
+    return placed ? STATUS_OK
+                  : answer_error(chat, index, "the chat template changes this answer", e);
 }
 
 /* The message's first and last places in the text; false if it has none. */
@@ -372,8 +382,8 @@ static enum status calls_end(const struct chat_rendering *r, const struct chat_r
         }
     }
     if (tail == 0) {
-        status =
-            answer_error(index, "the chat template leaves out the tool calls of this message", e);
+        status = answer_error(chat, index,
+                              "the chat template leaves out the tool calls of this message", e);
     } else {
         size_t common = 0;
         const char *const a = str_text(&r->text), *const b = str_text(&marked);
@@ -427,6 +437,6 @@ enum status chat_answer_find(struct chat_answer *answer, struct chat_rendering *
     }
     const size_t limit = words ? first.begin : answer->end;
     if (prompted_begin(answer, r, renderer, chat, index, limit) == STATUS_OK) return STATUS_OK;
-    return answer_error(index, "the chat template does not lead to this answer by its own prompt",
-                        e);
+    return answer_error(chat, index,
+                        "the chat template does not lead to this answer by its own prompt", e);
 }

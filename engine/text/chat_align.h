@@ -42,6 +42,7 @@ struct chat_rendering {
     size_t order_count;
     bool separated; /* all places are known: what is outside them was written by the template */
     bool dropped_message; /* drop_messages: the template leaves out a message or the tools */
+    bool system_lost;     /* it leaves out a system message, or refuses the conversation */
     enum chat_arguments arguments;
     uint32_t salt;
     /* the gap that the generation prompt leaves before an answer, for the template text it was

@@ -56,6 +56,8 @@ struct dataset_options {
     bool drop_messages; /* what the chat template leaves out is counted, not an error */
     bool split_turns;   /* each trained answer becomes a row of its own, with all before it */
     bool merge_turns;   /* messages of one role in a row become one, a blank line between them */
+    bool fold_system;   /* a system message that the chat template leaves out or refuses is put in
+                           front of the first user's message, a blank line between them */
     bool replace_invalid_utf8; /* U+FFFD for what is no text, instead of an error */
     bool keep_text;            /* encoded rows keep the text that was tokenised, for showing */
 };
@@ -72,6 +74,7 @@ enum row_problem {
     ROW_ARGUMENTS_AS_TEXT, /* the template takes tool arguments only as a string */
     ROW_MERGED_TURNS,      /* messages of one role in a row were made one, on request */
     ROW_REPLACED_TEXT,     /* bytes or escapes that are no text became U+FFFD, on request */
+    ROW_FOLDED_SYSTEM,     /* the system message stands in the first user's, on request */
     ROW_INVALID,
     ROW_PROBLEM_COUNT
 };

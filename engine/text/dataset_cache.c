@@ -11,6 +11,7 @@
 #include "engine/io/hash.h"
 #include "engine/text/dataset_store.h"
 #include "engine/text/template.h"
+#include "engine/text/tokenizer.h"
 
 enum { TEMPLATE_FILE_MAX = 64 << 20 };
 
@@ -20,9 +21,17 @@ static const char *const MODEL_FILES[] = {"tokenizer.json", "tokenizer_config.js
                                           "additional_chat_templates/tool_use.jinja"};
 
 static void add_options(struct hash_stream *h, const struct dataset_options *o) {
-    const int64_t values[] = {o->format,        o->mask,          o->max_length,
-                              o->vocab,         o->parse_special, o->drop_messages,
-                              o->split_turns,   o->merge_turns,   o->replace_invalid_utf8,
+    const int64_t values[] = {o->format,
+                              o->mask,
+                              o->max_length,
+                              o->vocab,
+                              o->parse_special,
+                              o->drop_messages,
+                              o->split_turns,
+                              o->merge_turns,
+                              o->replace_invalid_utf8,
+                              o->fold_system,
+                              tokenizer_pattern_replaced(o->tokenizer),
                               ROW_PROBLEM_COUNT};
     hash_add(h, values, sizeof values);
 }

@@ -68,7 +68,8 @@ static uint32_t part_problems(const struct encoder *x, const struct encoded *par
            bit(ROW_CONTROL_TOKENS, part->control_tokens > 0) |
            bit(ROW_OPEN_ANSWER, part->open_answers > 0) |
            bit(ROW_DROPPED_MESSAGE, part->dropped_message) |
-           bit(ROW_ARGUMENTS_AS_TEXT, part->arguments_as_text);
+           bit(ROW_ARGUMENTS_AS_TEXT, part->arguments_as_text) |
+           bit(ROW_FOLDED_SYSTEM, part->folded_system);
 }
 
 static void encode_result(const struct loop *l, const struct block *b, struct result *result) {

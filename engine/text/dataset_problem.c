@@ -19,12 +19,16 @@ static const struct {
                                         "answer: the model does not learn to stop there."},
     [ROW_EXTRA_KEYS] = {"extra_keys", "The row has keys that mean nothing to its format."},
     [ROW_DROPPED_MESSAGE] = {"dropped_message", "The chat template leaves out a message or the "
-                                                "tools: the model never sees them."},
+                                                "tools: the model never sees them. "
+                                                "data.fold_system keeps system messages."},
     [ROW_ARGUMENTS_AS_TEXT] = {"arguments_as_text",
                                "The chat template takes tool arguments only as a string, and got "
                                "them so."},
     [ROW_MERGED_TURNS] = {"merged_turns", "Messages of one role in a row were made one message."},
     [ROW_REPLACED_TEXT] = {"replaced_text", "Bytes or escapes that are no text became U+FFFD."},
+    [ROW_FOLDED_SYSTEM] = {"folded_system",
+                           "The chat template does not write this system message where it stands: "
+                           "it was put in front of the first question."},
     [ROW_INVALID] = {"invalid", "The row is wrong and cannot be used."},
 };
 _Static_assert(COUNT_OF(PROBLEMS) == ROW_PROBLEM_COUNT, "a line for every problem");

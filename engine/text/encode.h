@@ -39,6 +39,7 @@ struct encoded {
     uint8_t *trained;            /* by token */
     bool is_text;                /* to be cut into pieces when too long */
     bool dropped_message;        /* the chat template leaves out a message or the tools */
+    bool folded_system;          /* the system message stands in the first user's */
     bool arguments_as_text;      /* tool arguments were given to the template as strings */
     int64_t control_tokens;      /* special spellings that were taken as text */
     int64_t open_answers;        /* answers after which the template writes no end-of-turn token */

@@ -129,7 +129,7 @@ static enum status refuse_hidden_specials(const struct encoder *x, const struct 
             hits += tokenizer_count_special(t, str_text(&c->after), c->after.len);
         }
         char path[FIELD_MAX];
-        field_index(path, "messages", i);
+        field_index(path, "messages", i + chat->folded);
         if (hits == 0) continue;
         return field_error(
             e, path,
@@ -229,19 +229,46 @@ static enum status flag_answers(const struct encoder *x, struct chat_rendering *
     return STATUS_OK;
 }
 
+/* The rendering. On request a system message that the template leaves out or refuses is put in
+ * front of the first question; *chat is then the conversation that was rendered. */
+static enum status render_row(const struct encoder *x, const struct chat **chat,
+                              struct chat_folded *folded, struct chat_rendering *r, struct err *e) {
+    struct err flaw = {0};
+    const enum status status = chat_rendering_make(r, &x->renderer, *chat, &flaw);
+    if (x->options.fold_system && r->system_lost && chat_fold_system(folded, *chat)) {
+        struct err second = {0};
+        struct chat_rendering other = {0};
+        const enum status better =
+            chat_rendering_make(&other, &x->renderer, &folded->chat, &second);
+        if (better == STATUS_OK) {
+            chat_rendering_release(r);
+            *r = other;
+            *chat = &folded->chat;
+            return STATUS_OK;
+        }
+        if (!other.system_lost) flaw = second; /* folding did help, and something else is wrong */
+        chat_rendering_release(&other);
+    }
+    if (status == STATUS_OK) return STATUS_OK;
+    return err_set_param(e, status, flaw.param, "%s", flaw.text);
+}
+
 enum status encode_chat(const struct encoder *x, const struct chat *chat, struct encoded *out,
                         struct err *e) {
     struct chat_rendering r = {0};
+    struct chat_folded folded = {0};
     enum status status = STATUS_OK;
-    GUARD(chat_rendering_make(&r, &x->renderer, chat, e));
+    GUARD(render_row(x, &chat, &folded, &r, e));
     GUARD(encode_rendering(x, &r, chat, out, e));
     ASSERT(out->ids.count == out->ends.count);
     out->dropped_message = r.dropped_message;
+    out->folded_system = chat == &folded.chat;
     out->arguments_as_text = r.arguments == CHAT_ARGUMENTS_TEXT;
     if (x->options.keep_text) str_append_bytes(&out->text, str_text(&r.text), r.text.len);
     out->trained = mem_new(out->ids.count + 1, 1);
     GUARD(flag_answers(x, &r, chat, out, e));
 done:
     chat_rendering_release(&r);
+    chat_folded_release(&folded);
     return status;
 }

@@ -2,9 +2,13 @@
  * a precision and the flags - and 0.
  *
  * The rest is refused by name. */
+#include <string.h>
+
 #include "base/mem.h"
 #include "engine/text/jinja_render.h"
 #include "engine/text/jinja_unicode.h"
+
+enum { FIELD_WORK = 256 }; /* bytes of copying that reading and writing one field is worth */
 
 enum { WIDTH_MAX = 1000 };
 
@@ -115,12 +119,18 @@ static enum status append_field(struct render *r, const struct field *f, const s
 static enum status format_all(struct render *r, const struct text *format,
                               const struct value *items, size_t count, struct str *out) {
     size_t used = 0;
+    TRY(render_work(r, format->len));
     for (size_t at = 0; at < format->len;) {
-        if (format->data[at] != '%') {
-            str_append_char(out, format->data[at++]);
+        const char *const plain = format->data + at;
+        const char *const percent = memchr(plain, '%', format->len - at);
+        if (percent != plain) { /* everything up to the next field at once */
+            const size_t len = percent ? (size_t)(percent - plain) : format->len - at;
+            str_append_bytes(out, plain, len);
+            at += len;
             continue;
         }
         at++;
+        TRY(render_work(r, FIELD_WORK));
         struct field field;
         TRY(read_field(r, format, &at, &field));
         if (field.conversion == '%') {

@@ -239,3 +239,7 @@ int64_t tokenizer_dropped(const struct tokenizer *t) {
 const char *tokenizer_notes(const struct tokenizer *t) {
     return str_text(&t->notes);
 }
+
+const char *tokenizer_warnings(const struct tokenizer *t) {
+    return str_text(&t->warnings);
+}

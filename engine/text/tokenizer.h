@@ -31,6 +31,19 @@ enum special_mode {
 /* Reads tokenizer.json (and tokenizer_config.json for names of special tokens) from a model folder.
  * Caller frees with tokenizer_free. */
 enum status tokenizer_open(struct tokenizer **out, const char *folder, struct err *e);
+/* The same, otherwise than the files say. Zeroed: as they say. */
+struct tokenizer_options {
+    /* Mistral's own pattern where a folder of Mistral ships Llama 3's (case A07). STATUS_INVALID
+     * for any other tokenizer. */
+    bool fix_mistral_regex;
+};
+enum status tokenizer_open_with(struct tokenizer **out, const char *folder,
+                                const struct tokenizer_options *options, struct err *e);
+/* Whether fix_mistral_regex took effect. */
+bool tokenizer_pattern_replaced(const struct tokenizer *t);
+/* Writes the tokenizer.json of a folder whose pattern was replaced into another folder, as it was
+ * used. */
+enum status tokenizer_copy_fixed(const char *from_folder, const char *to_folder, struct err *e);
 void tokenizer_free(struct tokenizer *t);
 
 /* Appends the ids of text[0..len), which must be valid UTF-8 (STATUS_INVALID names the byte).
@@ -68,6 +81,9 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
  * flags that have no effect);
  * "" when there is nothing. Points into the tokenizer. */
 const char *tokenizer_notes(const struct tokenizer *t);
+/* What is likely wrong with these files and is used as it is, a line each, with the way out. Points
+ * into the tokenizer. */
+const char *tokenizer_warnings(const struct tokenizer *t);
 /* Characters that were lost since opening, because the file has neither a token for them nor
  * unk_token nor byte_fallback: the original drops them silently. For a counted warning. */
 int64_t tokenizer_dropped(const struct tokenizer *t);

@@ -36,6 +36,7 @@ void tokenizer_free(struct tokenizer *t) {
         mem_free(t->named[i]);
     }
     str_release(&t->notes);
+    str_release(&t->warnings);
     mem_free(t);
 }
 
@@ -212,44 +213,8 @@ done:
     return status;
 }
 
-/* The cutting of Llama 3. Mistral's newer vocabularies were learned with another one, but some of
- * their releases carry this (case A07). */
-static const char LLAMA3_PATTERN[] =
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| "
-    "?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
-static bool has_llama3_pattern(const struct tokenizer *t) {
-    for (int i = 0; i < t->pre_count; i++) {
-        if (str_equal(t->pre[i].pattern.source, LLAMA3_PATTERN)) return true;
-    }
-    return false;
-}
-
-/* The file counts, whatever it says; but who brings such a folder should know. */
-static enum status note_pattern(struct tokenizer *t, const char *folder, struct err *e) {
-    if (!has_llama3_pattern(t)) return STATUS_OK;
-    char *const path = file_join(folder, "config.json");
-    cJSON *config = NULL;
-    const char *type = "";
-    enum status status = STATUS_OK;
-    if (file_exists(path)) {
-        GUARD(json_read_file(path, CONFIG_BYTES_MAX, &config, e));
-        GUARD(json_get_string(config, "model_type", &type, e));
-    }
-    if (str_starts_with(type, "mistral") || str_starts_with(type, "ministral"))
-        str_append(&t->notes,
-                   "tokenizer.json: pre_tokenizer: has the pattern of Llama 3, with which no "
-                   "Mistral vocabulary was learned, so words like eBay or pH become other tokens "
-                   "than the model knows. The file counts as it is; to train with the right "
-                   "pattern, take tokenizer.json from a repaired release into a copy of this "
-                   "folder: the result carries the file it was trained with\n");
-done:
-    cJSON_Delete(config);
-    mem_free(path);
-    return status;
-}
-
-enum status tokenizer_open(struct tokenizer **out, const char *folder, struct err *e) {
+enum status tokenizer_open_with(struct tokenizer **out, const char *folder,
+                                const struct tokenizer_options *options, struct err *e) {
     struct tokenizer *const t = mem_new(1, sizeof *t);
     struct tokenizer_file file = {0};
     t->pool = scratch_pool_new();
@@ -257,13 +222,18 @@ enum status tokenizer_open(struct tokenizer **out, const char *folder, struct er
     enum status status = read_file(folder, &file, e);
     if (status == STATUS_OK && read_parts(t, &file, e) != STATUS_OK)
         status = err_prefix(e, "%s", folder);
-    tokenizer_file_release(&file);
     if (status == STATUS_OK) status = read_config(t, folder, e);
-    if (status == STATUS_OK) status = note_pattern(t, folder, e);
+    if (status == STATUS_OK)
+        status = mistral_pattern(t, folder, &file.text, options->fix_mistral_regex, e);
+    tokenizer_file_release(&file);
     if (status != STATUS_OK) {
         tokenizer_free(t);
         return status;
     }
     *out = t;
     return STATUS_OK;
+}
+
+enum status tokenizer_open(struct tokenizer **out, const char *folder, struct err *e) {
+    return tokenizer_open_with(out, folder, &(struct tokenizer_options){0}, e);
 }

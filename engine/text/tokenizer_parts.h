@@ -243,7 +243,8 @@ struct tokenizer {
     int prefix_count, suffix_count;
 
     char *named[8]; /* parallel to TOKENIZER_NAMES */
-    struct str notes;
+    struct str notes, warnings;
+    bool pattern_replaced; /* by fix_mistral_regex */
     struct scratch_pool *pool;
 };
 
@@ -280,6 +281,10 @@ enum status read_decoder(struct tokenizer *t, const cJSON *file, struct err *e);
 enum status read_model(struct tokenizer *t, struct tokenizer_file *file, struct err *e);
 enum status read_added_tokens(struct tokenizer *t, const cJSON *file, struct err *e);
 enum status read_config(struct tokenizer *t, const char *folder, struct err *e);
+/* Tells of a wrong pattern, or with `fix` puts the right one in its place; `file` is the text of
+ * tokenizer.json. Comes after all reading. */
+enum status mistral_pattern(struct tokenizer *t, const char *folder, const struct str *file,
+                            bool fix, struct err *e);
 
 void norm_step_release(struct norm_step *s);
 void pre_step_release(struct pre_step *s);

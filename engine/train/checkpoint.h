@@ -36,10 +36,15 @@ enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, st
 enum status checkpoint_load(struct session *s, const char *run, int64_t step,
                             struct trainer_state *state, struct err *e);
 
+/* Where the files come from that go along with a result. */
+struct result_source {
+    const char *base;       /* the model's folder */
+    bool fix_mistral_regex; /* tokenizer.json is written with the pattern that was used */
+};
 /* Writes the result of a finished run: adapter/ in PEFT layout, or model/ in Hugging Face layout
  * (config, tokenizer files and weights in the base model's dtype). *name is "adapter" or "model".
  */
-enum status result_save(struct session *s, const char *run, const char *base, const char **name,
-                        struct err *e);
+enum status result_save(struct session *s, const char *run, const struct result_source *source,
+                        const char **name, struct err *e);
 
 #endif

@@ -45,13 +45,25 @@ static int32_t padding_id(const struct model_config *config) {
     return config->eos_token_count > 0 ? (int32_t)config->eos_token_ids[0] : 0;
 }
 
-enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
-                             struct chat_template **chat_template, struct err *e) {
-    TRY(tokenizer_open(tokenizer, folder, e));
+static enum status open_template(const char *folder, struct chat_template **chat_template,
+                                 struct err *e) {
     const enum status status = chat_template_open(chat_template, folder, e);
     if (status != STATUS_NOT_FOUND) return status;
     err_clear(e);
     return STATUS_OK;
+}
+
+enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
+                             struct chat_template **chat_template, struct err *e) {
+    TRY(tokenizer_open(tokenizer, folder, e));
+    return open_template(folder, chat_template, e);
+}
+
+enum status corpus_open_spec_text(const struct spec *spec, struct tokenizer **tokenizer,
+                                  struct chat_template **chat_template, struct err *e) {
+    const struct tokenizer_options options = {.fix_mistral_regex = spec->data.fix_mistral_regex};
+    TRY(tokenizer_open_with(tokenizer, spec->model, &options, e));
+    return open_template(spec->model, chat_template, e);
 }
 
 struct dataset_options corpus_dataset_options(const struct spec *spec,
@@ -70,6 +82,7 @@ struct dataset_options corpus_dataset_options(const struct spec *spec,
         .drop_messages = spec->data.max_rows_dropped_message > 0,
         .split_turns = spec->data.split_turns,
         .merge_turns = spec->data.merge_turns,
+        .fold_system = spec->data.fold_system,
         .replace_invalid_utf8 = str_equal(spec->data.invalid_utf8, "replace"),
     };
 }
@@ -147,7 +160,7 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
                         const struct model_config *config, const struct corpus_watch *watch,
                         struct err *e) {
     *c = (struct corpus){.has_eval = spec->data.eval_files.count > 0};
-    TRY(corpus_open_text(spec->model, &c->tokenizer, &c->chat_template, e));
+    TRY(corpus_open_spec_text(spec, &c->tokenizer, &c->chat_template, e));
     TRY(load_all(c, spec, config, watch, e));
     c->train_options = corpus_batch_options(spec, padding_id(config), false);
     c->eval_options = corpus_batch_options(spec, padding_id(config), true);

@@ -26,6 +26,10 @@ struct corpus {
 enum status corpus_open_text(const char *folder, struct tokenizer **tokenizer,
                              struct chat_template **chat_template, struct err *e);
 
+/* Those of a spec's model, as the spec asks for them (data.fix_mistral_regex). */
+enum status corpus_open_spec_text(const struct spec *spec, struct tokenizer **tokenizer,
+                                  struct chat_template **chat_template, struct err *e);
+
 /* How a run of this spec reads its rows. Tokenizer and template (may be NULL) are borrowed by the
  * result. */
 struct dataset_options corpus_dataset_options(const struct spec *spec,

@@ -4,6 +4,8 @@
  * and places. */
 #include "engine/train/corpus_report.h"
 
+#include <string.h>
+
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/train/report.h"
@@ -35,7 +37,8 @@ static const char *level_of(enum row_problem problem) {
     switch (problem) {
     case ROW_CONTROL_TOKENS:
     case ROW_EXTRA_KEYS:
-    case ROW_MERGED_TURNS: return "info";
+    case ROW_MERGED_TURNS:
+    case ROW_FOLDED_SYSTEM: return "info";
     default: return "warn";
     }
 }
@@ -56,8 +59,33 @@ static enum status report_counts_of(struct event_log *log, const struct dataset_
     return STATUS_OK;
 }
 
+cJSON *report_lines(const char *text) {
+    cJSON *const lines = cJSON_CreateArray();
+    for (const char *at = text; *at;) {
+        const size_t len = strcspn(at, "\n");
+        char *const line = mem_strndup(at, len);
+        if (len) cJSON_AddItemToArray(lines, cJSON_CreateString(line));
+        mem_free(line);
+        at += len + (at[len] == '\n');
+    }
+    return lines;
+}
+
+static enum status report_text(struct event_log *log, const char *level, const char *text,
+                               struct err *e) {
+    cJSON *const lines = report_lines(text);
+    enum status status = STATUS_OK;
+    for (const cJSON *line = lines->child; line && status == STATUS_OK; line = line->next) {
+        status = report_log(log, level, line->valuestring, e);
+    }
+    cJSON_Delete(lines);
+    return status;
+}
+
 enum status corpus_report_problems(struct event_log *log, const struct spec *spec,
                                    const struct corpus *corpus, struct err *e) {
+    TRY(report_text(log, "warn", tokenizer_warnings(corpus->tokenizer), e));
+    TRY(report_text(log, "info", tokenizer_notes(corpus->tokenizer), e));
     if (corpus->train.from_cache)
         TRY(report_log(log, "info", "The training data were encoded before and are used again", e));
     TRY(report_counts_of(log, &corpus->train.counts, &spec->data.train_files, e));

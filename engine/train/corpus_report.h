@@ -16,9 +16,13 @@ struct corpus_progress_report {
 /* For struct corpus_watch; context is a corpus_progress_report. */
 void corpus_report_progress(void *context, const struct dataset_progress *progress);
 
-/* One log event for every problem that rows of the corpus have, with counts and first lines. */
+/* A log event for everything that is to be said about the tokenizer's files, and one for every
+ * problem that rows of the corpus have, with counts and first lines. */
 enum status corpus_report_problems(struct event_log *log, const struct spec *spec,
                                    const struct corpus *corpus, struct err *e);
+
+/* A text of lines as a JSON list. Caller frees. */
+cJSON *report_lines(const char *text);
 
 /* The counts of a dataset as JSON, all keys; {"rows",..., "rows_<problem>",..., "first_lines":
  * {"<problem>":[{"file","line"}]}} with the files' names. Caller frees. */

@@ -12,6 +12,7 @@
 #include "engine/text/batch_rows.h"
 #include "engine/text/encode.h"
 #include "engine/train/corpus.h"
+#include "engine/train/corpus_report.h"
 
 enum {
     LENGTHS_MAX = 1 << 20, /* longer rows count as this long; max_length ends there too */
@@ -54,7 +55,7 @@ enum status data_reader_open(struct data_reader *r, const cJSON *spec, struct er
     *r = (struct data_reader){0};
     TRY(spec_parse(&r->spec, spec, e));
     TRY(model_config_load(&r->config, r->spec.model, e));
-    TRY(corpus_open_text(r->spec.model, &r->tokenizer, &r->chat_template, e));
+    TRY(corpus_open_spec_text(&r->spec, &r->tokenizer, &r->chat_template, e));
     if (r->spec.created_at == 0) r->spec.created_at = clock_unix_ms() / 1000;
     r->options = corpus_dataset_options(&r->spec, &r->config, r->tokenizer, r->chat_template);
     return STATUS_OK;
@@ -271,14 +272,9 @@ static void add_text_side(cJSON *json, const struct data_reader *reader, const s
     json_add_bool(chat_template, "needed", needs_template(r->format));
     cJSON *const tokenizer = cJSON_AddObjectToObject(json, "tokenizer");
     json_add_i64(tokenizer, "size", tokenizer_size(reader->tokenizer));
-    cJSON *const notes = cJSON_AddArrayToObject(tokenizer, "notes");
-    for (const char *at = tokenizer_notes(reader->tokenizer); *at;) {
-        const size_t len = strcspn(at, "\n");
-        char *const note = mem_strndup(at, len);
-        if (len) cJSON_AddItemToArray(notes, cJSON_CreateString(note));
-        mem_free(note);
-        at += len + (at[len] == '\n');
-    }
+    cJSON_AddItemToObject(tokenizer, "notes", report_lines(tokenizer_notes(reader->tokenizer)));
+    cJSON_AddItemToObject(tokenizer, "warnings",
+                          report_lines(tokenizer_warnings(reader->tokenizer)));
     json_add_i64(tokenizer, "dropped", tokenizer_dropped(reader->tokenizer));
 }
 

@@ -37,7 +37,7 @@ void data_reader_close(struct data_reader *reader);
  *  "problems":[{"name","level" (error, warn, info),"sentence","count",
  *   "rows":[the first: {"row","line","field","message"}]}], every kind, those with count 0 too,
  *  "template":{"file" (null: none),"needed"},
- *  "tokenizer":{"size","notes":[...],"dropped"},
+ *  "tokenizer":{"size","notes":[...],"warnings":[...],"dropped"},
  *  "packing":{"padded_fill","packed_fill"}: shares of computed tokens that are rows' own, in
  *   the first epoch, padded or packed; null without samples}.
  * STATUS_OK also for a file whose rows are all wrong. Caller frees *out with cJSON_Delete. */

@@ -8,6 +8,7 @@
 #include "engine/io/folder.h"
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
+#include "engine/text/tokenizer.h"
 #include "engine/train/checkpoint.h"
 
 static enum status copy_if_there(const char *from_folder, const char *name, const char *to_folder,
@@ -19,8 +20,9 @@ static enum status copy_if_there(const char *from_folder, const char *name, cons
     return status;
 }
 
-static enum status copy_files(const char *base, bool whole_model, const char *folder,
-                              struct err *e) {
+static enum status copy_files(const struct result_source *source, bool whole_model,
+                              const char *folder, struct err *e) {
+    const char *const base = source->base;
     static const char *const TEXT_FILES[] = {"tokenizer.json", "tokenizer_config.json",
                                              "special_tokens_map.json", "chat_template.jinja",
                                              "added_tokens.json"};
@@ -28,6 +30,7 @@ static enum status copy_files(const char *base, bool whole_model, const char *fo
     for (size_t i = 0; i < COUNT_OF(TEXT_FILES); i++) {
         TRY(copy_if_there(base, TEXT_FILES[i], folder, e));
     }
+    if (source->fix_mistral_regex) TRY(tokenizer_copy_fixed(base, folder, e));
     for (size_t i = 0; whole_model && i < COUNT_OF(MODEL_FILES); i++) {
         TRY(copy_if_there(base, MODEL_FILES[i], folder, e));
     }
@@ -47,16 +50,16 @@ static enum status save_model(const struct model *m, const char *folder, struct 
     return status;
 }
 
-enum status result_save(struct session *s, const char *run, const char *base, const char **name,
-                        struct err *e) {
+enum status result_save(struct session *s, const char *run, const struct result_source *source,
+                        const char **name, struct err *e) {
     const struct model *const m = &s->model;
     arena_enter(s->arena, PHASE_EXPORT);
     *name = m->options.lora ? "adapter" : "model";
     char *path = file_join(run, *name), *folder = NULL;
     enum status status = STATUS_OK;
     GUARD(folder_begin(path, &folder, e));
-    GUARD(m->options.lora ? adapter_save(m, base, folder, e) : save_model(m, folder, e));
-    GUARD(copy_files(base, !m->options.lora, folder, e));
+    GUARD(m->options.lora ? adapter_save(m, source->base, folder, e) : save_model(m, folder, e));
+    GUARD(copy_files(source, !m->options.lora, folder, e));
     GUARD(folder_commit(&folder, path, e));
 done:
     folder_abort(&folder);

@@ -370,7 +370,8 @@ static enum status run_all(struct run *r, struct err *e) {
     TRY(prepare(r, e));
     TRY(train(r, e));
     TRY(report_phase(&r->log, "export", e));
-    TRY(result_save(&r->session, r->folder, r->spec.model, &result, e));
+    const struct result_source source = {r->spec.model, r->spec.data.fix_mistral_regex};
+    TRY(result_save(&r->session, r->folder, &source, &result, e));
     return finish(r, "succeeded", result, e);
 }
 
@@ -422,6 +423,7 @@ static cJSON *plan_json(const struct plan *plan, const struct corpus *corpus,
     if (corpus->has_eval)
         cJSON_AddItemToObject(json, "eval_counts",
                               report_counts(&corpus->eval.counts, &spec->data.eval_files));
+    cJSON_AddItemToObject(json, "warnings", report_lines(tokenizer_warnings(corpus->tokenizer)));
     cJSON_AddItemToObject(json, "spec", spec_to_json(spec));
     return json;
 }

@@ -19,7 +19,7 @@ enum {
     PLACE_LIMIT_MS = 60000, /* for a place at the gate */
     PLACE_LOOK_MS = 200,
     ANSWER_BYTES_MAX = 16 << 20,
-    ARGUMENTS_MAX = 40,
+    ARGUMENTS_MAX = 64,
     BUSY_CODE = 503
 };
 
@@ -39,6 +39,8 @@ static const struct option_name OPTIONS[] = {
     {"parse_special", "--data.parse_special", BOTH},
     {"split_turns", "--data.split_turns", BOTH},
     {"merge_turns", "--data.merge_turns", BOTH},
+    {"fold_system", "--data.fold_system", BOTH},
+    {"fix_mistral_regex", "--data.fix_mistral_regex", BOTH},
     {"invalid_utf8", "--data.invalid_utf8", BOTH},
     {"max_rows_untrained", "--data.max_rows_untrained", BOTH},
     {"max_rows_answer_cut", "--data.max_rows_answer_cut", BOTH},

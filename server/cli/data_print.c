@@ -227,6 +227,11 @@ static void append_notes(struct str *out, const cJSON *report) {
         data_append_safe(out, cJSON_IsString(note) ? note->valuestring : "", false);
         str_append_char(out, '\n');
     }
+    cJSON_ArrayForEach(note, json_member(tokenizer, "warnings")) {
+        str_append(out, "  warn: ");
+        data_append_safe(out, cJSON_IsString(note) ? note->valuestring : "", false);
+        str_append_char(out, '\n');
+    }
     const int64_t dropped = number_of(tokenizer, "dropped");
     if (dropped > 0) {
         str_appendf(out, "  warn: %lld characters have no token in this model and were lost\n",

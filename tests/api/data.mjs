@@ -71,6 +71,18 @@ await check("a report has counts, lengths and no problem for a good file", async
     assert.equal(report.template.file !== null && report.template.needed, true);
 });
 
+await check("every option may be given at once", async () => {
+    const limits = { max_rows_untrained: 1, max_rows_answer_cut: 1, max_rows_dropped_message: 1 };
+    const turns = { split_turns: false, merge_turns: true, fold_system: true, fix_mistral_regex: false };
+    const sizes = { packing: true, per_device_train_batch_size: 2, gradient_accumulation_steps: 2, seed: 7 };
+    const reading = { format: "messages", mask: "all", max_length: 64, parse_special: false, invalid_utf8: "replace" };
+    const all = { ...limits, ...turns, ...sizes, ...reading };
+    assert.equal((await asked(good, "report", { ...all, seconds: 30 })).mask, "all");
+    assert.equal((await asked(good, "preview", { ...all, row: 2, offset: 0, limit: 5 })).rows[0].tokens.length, 5);
+    const refused = await ask(good, "report", { fix_mistral_regex: true });
+    assert.match(refused.body.error.message, /fix_mistral_regex is for tokenizers of Mistral/);
+});
+
 await check("every problem is counted and its rows are named", async () => {
     const report = await asked(bad, "report", { max_length: CUT });
     const found = Object.fromEntries(

@@ -23,9 +23,44 @@ const format = await load("lib/format.js");
 const stream = await load("lib/stream.js");
 const router = await load("lib/router.js");
 const tokens = await load("lib/tokens.js");
+const problems = await load("lib/problems.js");
 
 const step = (n, loss = 1) => ({ step: n, loss, grad_norm: 1, learning_rate: 1e-4, tokens_per_second: 10 });
 const memory = (n, time, weights) => ({ step: n, time_ms: time, allocated: weights, categories: { weights } });
+
+// Names in a table of the engine: what stands between `head` and the end of its braces.
+async function engineNames(file, head, name) {
+    const source = await readFile(path.join(ROOT, "engine/text", file), "utf8");
+    const table = source.slice(source.indexOf(head)).split("};")[0];
+    return [...table.matchAll(name)].map(([, found]) => found).sort();
+}
+
+await check("problems: every problem and format of the engine has a label, and no label is left over", async () => {
+    const names = await engineNames("dataset_problem.c", "PROBLEMS[]", /\[ROW_\w+\]\s*=\s*\{\s*"(\w+)"/g);
+    assert.ok(names.length >= 12 && names.includes("dropped_message"));
+    assert.deepEqual(Object.keys(problems.PROBLEM_LABELS).sort(), names);
+    assert.equal(new Set(Object.values(problems.PROBLEM_LABELS)).size, names.length);
+    const formats = await engineNames("dataset_row.c", "FORMAT_NAMES[", /"(\w+)"/g);
+    assert.ok(formats.includes("preference"));
+    assert.deepEqual(
+        Object.keys(problems.FORMATS).sort(),
+        formats.filter((name) => name !== "auto"),
+    );
+    assert.equal(problems.problemLabel("not_yet_named"), "Not yet named");
+});
+
+await check("data page: keys that decide what a row becomes are those of the spec and of the API", async () => {
+    const [table, api] = await Promise.all(
+        ["engine/spec.c", "server/api/data.c"].map((file) => readFile(path.join(ROOT, file), "utf8")),
+    );
+    for (const key of tokens.READING_KEYS) {
+        assert.ok(table.includes(`"data.${key}"`), `the spec has no data.${key}`);
+        assert.ok(api.includes(`{"${key}", "--data.${key}", BOTH}`), `the API does not take ${key}`);
+    }
+    for (const key of ["fold_system", "fix_mistral_regex"]) {
+        assert.ok(tokens.READING_KEYS.has(key));
+    }
+});
 
 await check("series: a step that is already there is not news", () => {
     const metrics = series.emptyMetrics();

@@ -22,6 +22,7 @@ enum { WARM = 3, TIMED = 10, STEPS = WARM + TIMED, ROWS_BATCHES = 24 };
 struct bench_case {
     const char *name, *shape;
     bool full, checkpointing, offloading;
+    bool stochastic;       /* bf16 weights without an fp32 copy, as the peers train them */
     bool twice;            /* deterministic, without graphs and with them: the same bits */
     int64_t rows, length;  /* full rows of one micro-batch */
     int64_t packed_tokens; /* > 0: rows as in instruction data, packed to this many tokens */
@@ -39,6 +40,12 @@ static const struct bench_case CASES[] = {
     {.name = "0.5b-lora", .shape = "qwen2.5-0.5b", .rows = 8, .length = 2048},
     {.name = "135m-lora", .shape = "smollm2-135m", .rows = 8, .length = 1024},
     {.name = "1.5b-full", .shape = "qwen2.5-1.5b", .full = true, .rows = 4, .length = 2048},
+    {.name = "1.5b-full-sr",
+     .shape = "qwen2.5-1.5b",
+     .full = true,
+     .stochastic = true,
+     .rows = 4,
+     .length = 2048},
     {.name = "8b-rows", .shape = "llama-8b", .packed_tokens = 8192},
     {.name = "0.5b-rows", .shape = "qwen2.5-0.5b", .packed_tokens = 16384},
     {.name = "longest-8b-24g",
@@ -63,6 +70,7 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     const char *const graphs = getenv("PLIMSOLL_BENCH_GRAPHS");
     json_add_bool(json, "cuda_graphs", !graphs || strcmp(graphs, "0") != 0);
     json_add_bool(json, "full_determinism", c->twice);
+    json_add_bool(json, "stochastic_rounding", c->stochastic);
     json_add_bool(json, "gradient_checkpointing", c->checkpointing);
     json_add_bool(json, "activation_offloading", c->offloading);
     cJSON_AddNumberToObject(json, "learning_rate", 1e-4);

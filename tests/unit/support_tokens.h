@@ -21,7 +21,8 @@ struct token_case {
     enum data_mask mask;
     enum data_format format;
     int64_t max_length, vocab;
-    bool parse_special, drop_messages, split_turns, merge_turns, replace_invalid_utf8;
+    bool parse_special, drop_messages, split_turns, merge_turns, fold_system;
+    bool replace_invalid_utf8;
 };
 
 /* Loads the case; the dataset is the caller's to release. */
@@ -46,6 +47,7 @@ static inline enum status token_case_load(const struct token_case *c, struct dat
         .drop_messages = c->drop_messages,
         .split_turns = c->split_turns,
         .merge_turns = c->merge_turns,
+        .fold_system = c->fold_system,
         .replace_invalid_utf8 = c->replace_invalid_utf8,
     };
     const enum status status = dataset_load(d, &(char *){path}, 1, &options, NULL, e);

@@ -121,7 +121,8 @@ static void test_report_bars_problems_and_cut(void **state) {
         "\"rows\":[{\"row\":2,\"line\":2}]},"
         "{\"name\":\"extra_keys\",\"level\":\"info\",\"sentence\":\"Extra.\",\"count\":0,\"rows\":["
         "]}],"
-        "\"template\":{\"file\":null,\"needed\":true},\"tokenizer\":{\"notes\":[],\"dropped\":0},"
+        "\"template\":{\"file\":null,\"needed\":true},\"tokenizer\":{\"notes\":[\"seen\"],"
+        "\"warnings\":[\"wrong\"],\"dropped\":0},"
         "\"packing\":null}";
     static const char *const expected[] = {
         "a<U+001B>.jsonl with m",
@@ -131,6 +132,8 @@ static void test_report_bars_problems_and_cut(void **state) {
         "error invalid: 1 row. Wrong.\n    line 6: why\n",
         "warn cut: 1 row. Cut.\n    row 2\n",
         "no chat template",
+        "  note: seen\n",
+        "  warn: wrong\n",
     };
     cJSON *tree = NULL;
     struct err e = {0};

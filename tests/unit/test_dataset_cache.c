@@ -227,6 +227,41 @@ static void test_dataset_cache_of_a_wrong_file_is_not_kept(void **state) {
     assert_int_equal(cached_files(w), 0);
 }
 
+/* What is asked for on top of the files is part of the name: folding, and the exchanged pattern,
+ * which leaves the files as they are. */
+static void test_dataset_cache_A07_B06_overrides_are_part_of_the_name(void **state) {
+    static const char PATTERNED[] =
+        "{\"pre_tokenizer\":{\"type\":\"Split\",\"pattern\":{\"Regex\":\"(?i:'s|'t|'re|'ve|'m|"
+        "'ll|'d)|[^\\\\r\\\\n\\\\p{L}\\\\p{N}]?\\\\p{L}+|\\\\p{N}{1,3}| ?[^\\\\s\\\\p{L}\\\\p{N}]+"
+        "[\\\\r\\\\n]*|\\\\s*[\\\\r\\\\n]+|\\\\s+(?!\\\\S)|\\\\s+\"},\"behavior\":\"Isolated\"},"
+        "\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,\"vocab\":{\"a\":0},\"merges\":[]}}";
+    struct world *const w = *state;
+    struct tokenizer *fixed = NULL;
+    struct err e = {0};
+    const struct tokenizer_options fix = {.fix_mistral_regex = true};
+    char *const plain = cached_path(w);
+    w->options.fold_system = true;
+    char *const folding = cached_path(w);
+    assert_string_not_equal(plain, folding);
+    tokenizer_free(w->tokenizer);
+    w->tokenizer = NULL;
+    mem_free(scratch_write(w->model, "tokenizer.json", PATTERNED, sizeof PATTERNED - 1));
+    mem_free(scratch_write(w->model, "tokenizer_config.json", "{}", 2));
+    mem_free(scratch_write(w->model, "config.json", "{\"model_type\":\"mistral\"}", 24));
+    assert_int_equal(tokenizer_open(&w->tokenizer, w->model, &e), STATUS_OK);
+    w->options.tokenizer = w->tokenizer;
+    char *const wrong = cached_path(w);
+    if (tokenizer_open_with(&fixed, w->model, &fix, &e) != STATUS_OK) fail_msg("%s", e.text);
+    w->options.tokenizer = fixed;
+    char *const right = cached_path(w);
+    assert_string_not_equal(wrong, right);
+    tokenizer_free(fixed);
+    mem_free(plain);
+    mem_free(folding);
+    mem_free(wrong);
+    mem_free(right);
+}
+
 static void test_dataset_cache_drops_the_longest_unused(void **state) {
     struct world *const w = *state;
     char *paths[3];
@@ -337,6 +372,8 @@ int main(int argc, char **argv) {
                                         teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_of_a_wrong_file_is_not_kept, setup,
                                         teardown),
+        cmocka_unit_test_setup_teardown(test_dataset_cache_A07_B06_overrides_are_part_of_the_name,
+                                        setup, teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_drops_the_longest_unused, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_dataset_cache_is_safe_for_several_processes, setup,

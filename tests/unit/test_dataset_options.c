@@ -231,13 +231,41 @@ static void test_dataset_B06_dropped_messages_are_counted_on_request(void **stat
             MESSAGE("system", "S") "," MESSAGE("user", "a") "," MESSAGE("assistant", "b"))};
     token_case_expect_refused(&c, "line 3: messages[0]: the chat template leaves out this system "
                                   "message, the model would never see it "
-                                  "(data.max_rows_dropped_message");
+                                  "(data.fold_system puts one in front of the first question; "
+                                  "data.max_rows_dropped_message");
     c.drop_messages = true;
     char *const shown = token_case_run(&c, &counts);
     assert_string_equal(shown, IM("user", "a") ANSWER("b") "|" IM("user", "a") ANSWER("b"));
     assert_int_equal(counts.problems[ROW_DROPPED_MESSAGE].rows, 1);
     assert_int_equal(counts.problems[ROW_DROPPED_MESSAGE].first[0].line, 3);
     mem_free(shown);
+}
+
+static void test_dataset_B06_folded_system_messages_are_counted(void **state) {
+    (void)state;
+    struct dataset_counts counts;
+    struct token_case c = {
+        .folder = "chatml",
+        .chat = DROPPING,
+        .fold_system = true,
+        .rows = MESSAGES(MESSAGE("user", "a") "," MESSAGE("assistant", "b")) "\n" MESSAGES(
+            MESSAGE("system", "S") "," MESSAGE("user", "a") "," MESSAGE("assistant", "b"))};
+    for (int drop = 0; drop < 2; drop++) { /* folding comes before dropping */
+        c.drop_messages = drop;
+        char *const shown = token_case_run(&c, &counts);
+        assert_string_equal(shown,
+                            IM("user", "a") ANSWER("b") "|" IM("user", "S\n\na") ANSWER("b"));
+        assert_int_equal(counts.problems[ROW_FOLDED_SYSTEM].rows, 1);
+        assert_int_equal(counts.problems[ROW_FOLDED_SYSTEM].first[0].line, 3);
+        assert_int_equal(counts.problems[ROW_DROPPED_MESSAGE].rows, 0);
+        mem_free(shown);
+    }
+    c.drop_messages = true;
+    c.rows =
+        MESSAGES(MESSAGE("user", "a") "," MESSAGE("system", "S") "," MESSAGE("assistant", "b"));
+    mem_free(token_case_run(&c, &counts));
+    assert_int_equal(counts.problems[ROW_FOLDED_SYSTEM].rows, 0);
+    assert_int_equal(counts.problems[ROW_DROPPED_MESSAGE].rows, 1);
 }
 
 static void test_dataset_B09_arguments_as_text_are_noted(void **state) {
@@ -289,6 +317,7 @@ int main(void) {
         cmocka_unit_test(test_dataset_C07_neighbours_of_one_role_are_merged_on_request),
         cmocka_unit_test(test_dataset_B07_answers_become_rows_of_their_own_on_request),
         cmocka_unit_test(test_dataset_B06_dropped_messages_are_counted_on_request),
+        cmocka_unit_test(test_dataset_B06_folded_system_messages_are_counted),
         cmocka_unit_test(test_dataset_B09_arguments_as_text_are_noted),
         cmocka_unit_test(test_dataset_csv_in_every_format),
     };

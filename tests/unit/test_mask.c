@@ -177,6 +177,62 @@ static void test_mask_B06_a_message_that_the_template_drops_is_an_error(void **s
     token_case_expect_refused(&c, "tools: the chat template leaves out the tools");
 }
 
+#define C2_ROW(role)                                                                               \
+    "{\"messages\":[{\"role\":\"" role "\",\"content\":\"Be brief.\"},{\"role\":\"user\","         \
+    "\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":\"Yo\"}]}"
+
+/* What is trained then is what the template writes for [system, user] when the model is asked. */
+static void test_mask_B06_fold_system_trains_what_the_model_is_asked_with(void **state) {
+    (void)state;
+    struct token_case c = {
+        .folder = "bos", .chat = DROPPING, .rows = C2_ROW("system"), .fold_system = true};
+    token_case_expect(&c, "^<s>^[INST]Be brief.\n\nHi^[/INST][[Yo^</s>]]");
+    struct chat_template *chat = NULL;
+    struct str asked = {0};
+    struct err e = {0};
+    const struct template_inputs inputs = {.messages_json =
+                                               "[{\"role\":\"system\",\"content\":\"Be brief.\"},"
+                                               "{\"role\":\"user\",\"content\":\"Hi\"}]",
+                                           .variables_json = "{\"bos_token\":\"<s>\"}",
+                                           .add_generation_prompt = true};
+    assert_int_equal(chat_template_parse(&chat, DROPPING, strlen(DROPPING), "t", &e), STATUS_OK);
+    assert_int_equal(chat_template_render(chat, &inputs, &asked, &e), STATUS_OK);
+    assert_string_equal(str_text(&asked), "<s>[INST]Be brief.\n\nHi[/INST]");
+    str_release(&asked);
+    chat_template_free(chat);
+    c.rows = TWO_TURNS;
+    token_case_expect(&c, "^<s>^[INST]Be brief.\n\nassistant^[/INST][[Yo^</s>]]"
+                          "^[INST]Yo^[/INST][[hello.^</s>]]");
+    c.split_turns = true;
+    token_case_expect(&c, "^<s>^[INST]Be brief.\n\nassistant^[/INST][[Yo^</s>]]|"
+                          "^<s>^[INST]Be brief.\n\nassistant^[/INST]Yo^</s>"
+                          "^[INST]Yo^[/INST][[hello.^</s>]]");
+}
+
+/* Only where it is needed, and never past another message. */
+static void test_mask_B06_fold_system_leaves_what_the_template_writes(void **state) {
+    (void)state;
+    struct token_case c = {
+        .folder = "chatml", .chat = CHATML, .rows = C2_ROW("system"), .fold_system = true};
+    token_case_expect(&c, IM("system", "Be brief.") IM("user", "Hi") ANSWER("Yo"));
+    c = (struct token_case){
+        .folder = "bos", .chat = SPACED, .rows = C2_ROW("system"), .fold_system = true};
+    token_case_expect(&c, "^<s>^[INST] Be brief.\n\nHi ^[/INST][[ Yo ^</s>]]"); /* it refuses one */
+    c.fold_system = false;
+    token_case_expect_refused(&c, "data.fold_system puts it in front of the first question");
+    c.chat = DROPPING;
+    token_case_expect_refused(&c, "(data.fold_system puts one in front of the first question; "
+                                  "data.max_rows_dropped_message says how many");
+    c.fold_system = true;
+    c.rows = "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"system\","
+             "\"content\":\"late\"},{\"role\":\"assistant\",\"content\":\"Yo\"}]}";
+    token_case_expect_refused(&c, "line 1: messages[1]: the chat template leaves out this system");
+    c.rows = "{\"messages\":[{\"role\":\"system\",\"content\":\"S\"},{\"role\":\"user\","
+             "\"content\":\"Hi\"},{\"role\":\"tool\",\"content\":\"lost\"},"
+             "{\"role\":\"assistant\",\"content\":\"Yo\"}]}";
+    token_case_expect_refused(&c, "messages[2]: the chat template leaves out this tool message");
+}
+
 #define TOOL_ROW(arguments)                                                                        \
     "{\"messages\":[{\"role\":\"user\",\"content\":\"T?\"},{\"role\":\"assistant\",\"content\":"   \
     "null,\"tool_calls\":["                                                                        \
@@ -311,6 +367,8 @@ int main(void) {
         cmocka_unit_test(test_mask_B07_template_that_rewrites_history),
         cmocka_unit_test(test_mask_B01_spaces_and_one_bos),
         cmocka_unit_test(test_mask_B06_a_message_that_the_template_drops_is_an_error),
+        cmocka_unit_test(test_mask_B06_fold_system_trains_what_the_model_is_asked_with),
+        cmocka_unit_test(test_mask_B06_fold_system_leaves_what_the_template_writes),
         cmocka_unit_test(test_mask_B09_tool_calls_are_trained_in_either_spelling),
         cmocka_unit_test(test_mask_A10_special_spellings_in_content_are_text),
         cmocka_unit_test(test_mask_weight_takes_answers_out),

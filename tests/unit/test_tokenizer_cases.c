@@ -125,9 +125,67 @@ static void test_tokenizer_A07_a_wrong_pattern_is_used_and_told(void **state) {
                                      NULL};
         assert_int_equal(open_files(&t, files, &e), STATUS_OK);
         assert_ids(t, "HelloWorld eBay pH", SPECIAL_PARSE, "0 1 2");
-        assert_int_equal(strstr(tokenizer_notes(t), "pattern of Llama 3") != NULL, CASES[i].warned);
+        assert_int_equal(strstr(tokenizer_warnings(t), "pattern of Llama 3") != NULL,
+                         CASES[i].warned);
+        assert_int_equal(strstr(tokenizer_warnings(t), "data.fix_mistral_regex: true") != NULL,
+                         CASES[i].warned);
         tokenizer_free(t);
     }
+}
+
+/* Opens a folder of these two files with the right pattern asked for. */
+static enum status open_fixed(struct tokenizer **t, const char *folder, const char *json,
+                              const char *config, struct err *e) {
+    const struct tokenizer_options options = {.fix_mistral_regex = true};
+    mem_free(scratch_write(folder, "tokenizer.json", json, strlen(json)));
+    mem_free(scratch_write(folder, "config.json", config, strlen(config)));
+    return tokenizer_open_with(t, folder, &options, e);
+}
+
+/* The override, and the file that a run leaves behind: other readers cut as training did. */
+static void test_tokenizer_A07_the_right_pattern_is_used_on_request(void **state) {
+    (void)state;
+    static const char MISTRAL[] = "{\"model_type\":\"mistral\"}";
+    char *const folder = scratch_new(), *const result = scratch_new();
+    struct tokenizer *t = NULL, *copy = NULL;
+    struct err e = {0};
+    assert_int_equal(open_fixed(&t, folder, PATTERN_FILE, MISTRAL, &e), STATUS_OK);
+    assert_ids(t, "HelloWorld", SPECIAL_PARSE, "3 4");
+    assert_true(tokenizer_pattern_replaced(t));
+    assert_string_equal(tokenizer_warnings(t), "");
+    assert_non_null(strstr(tokenizer_notes(t), "as data.fix_mistral_regex asks"));
+    mem_free(scratch_write(result, "config.json", MISTRAL, strlen(MISTRAL)));
+    assert_int_equal(tokenizer_copy_fixed(folder, result, &e), STATUS_OK);
+    assert_int_equal(tokenizer_open(&copy, result, &e), STATUS_OK);
+    assert_ids(copy, "HelloWorld", SPECIAL_PARSE, "3 4");
+    assert_false(tokenizer_pattern_replaced(copy));
+    assert_string_equal(tokenizer_warnings(copy), "");
+    tokenizer_free(t);
+    tokenizer_free(copy);
+    scratch_free(folder);
+    scratch_free(result);
+}
+
+static void test_tokenizer_A07_the_override_is_for_mistral_alone(void **state) {
+    (void)state;
+    static const char RIGHT[] = "{\"model\":{\"type\":\"BPE\",\"ignore_merges\":true,"
+                                "\"vocab\":{\"a\":0},\"merges\":[]}}";
+    static const struct {
+        const char *json, *config, *words;
+    } CASES[] = {{PATTERN_FILE, "{\"model_type\":\"qwen3\"}", "has model_type \"qwen3\""},
+                 {PATTERN_FILE, "{\"model_type\":\"llama\"}", "has model_type \"llama\""},
+                 {PATTERN_FILE, "{}", "is for tokenizers of Mistral"},
+                 {RIGHT, "{\"model_type\":\"mistral\"}", "does not have: leave the key out"}};
+    char *const folder = scratch_new();
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct tokenizer *t = NULL;
+        struct err e = {0};
+        assert_int_equal(open_fixed(&t, folder, CASES[i].json, CASES[i].config, &e),
+                         STATUS_INVALID);
+        assert_string_equal(e.param, "data.fix_mistral_regex");
+        if (!strstr(e.text, CASES[i].words)) fail_msg("%s", e.text);
+    }
+    scratch_free(folder);
 }
 
 /* Under Prepend each stretch between added tokens gets its mark, and a space is a second one. */
@@ -288,6 +346,8 @@ int main(void) {
         cmocka_unit_test(test_tokenizer_A02_mixed_or_missing_merges_are_an_error),
         cmocka_unit_test(test_tokenizer_A05_a_string_pattern_is_literal),
         cmocka_unit_test(test_tokenizer_A07_a_wrong_pattern_is_used_and_told),
+        cmocka_unit_test(test_tokenizer_A07_the_right_pattern_is_used_on_request),
+        cmocka_unit_test(test_tokenizer_A07_the_override_is_for_mistral_alone),
         cmocka_unit_test(test_tokenizer_A08_prepend_keeps_a_leading_space),
         cmocka_unit_test(test_tokenizer_A10_special_spellings_in_user_text_are_text),
         cmocka_unit_test(test_tokenizer_model_without_json_is_refused_with_the_way_out),

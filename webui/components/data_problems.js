@@ -2,7 +2,8 @@
 //
 // The sentences are the engine's own. A link leads to the row on this page; the line is the one in the file.
 import { html } from "../lib/html.js";
-import { formatNumber, formatPercent, humanize } from "../lib/format.js";
+import { formatNumber, formatPercent } from "../lib/format.js";
+import { problemLabel } from "../lib/problems.js";
 
 const LEVELS = { error: "note-error", warn: "note-warn", info: "note-info" };
 
@@ -22,7 +23,7 @@ function RowLink({ at, hrefOf }) {
 function Problem({ problem, hrefOf }) {
     const { rows, count } = problem;
     return html`<li class=${`note ${LEVELS[problem.level] ?? "note-warn"}`} data-problem=${problem.name}>
-        <p><b>${humanize(problem.name)}: ${formatNumber(count)}</b> <span class="muted">${
+        <p><b>${problemLabel(problem.name)}: ${formatNumber(count)}</b> <span class="muted">${
             count === 1 ? "row" : "rows"
         }</span></p>
         <p>${problem.sentence}</p>
@@ -59,7 +60,7 @@ function packingWords({ padded_fill: padded, packed_fill: packed }) {
 // Template, tokenizer, packing: how the file was read.
 export function ReadingFacts({ report }) {
     const { template, tokenizer, packing, model_max_length: modelLength } = report;
-    const notes = tokenizer.notes ?? [];
+    const { notes = [], warnings = [] } = tokenizer;
     return html`<section class="card" aria-label="How it is read">
         <h2>How it is read</h2>
         <dl class="facts">
@@ -77,6 +78,7 @@ export function ReadingFacts({ report }) {
         html`<p class="note note-warn">
             ${formatNumber(tokenizer.dropped)} characters have no token in this model's vocabulary and were lost.
         </p>`}
+        ${warnings.map((warning) => html`<p key=${warning} class="note note-warn">${warning}</p>`)}
         ${notes.map((note) => html`<p key=${note} class="note">${note}</p>`)}
     </section>`;
 }

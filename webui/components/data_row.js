@@ -5,7 +5,8 @@
 import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { ErrorNote, Loading } from "./alert.js";
 import { TokenLegend, Tokens } from "./data_tokens.js";
-import { formatNumber, formatPercent, humanize } from "../lib/format.js";
+import { formatNumber, formatPercent } from "../lib/format.js";
+import { problemLabel } from "../lib/problems.js";
 import { useAnswer } from "../lib/answer.js";
 import { goTo } from "../lib/router.js";
 
@@ -72,7 +73,7 @@ function RowProblems({ part, sentences }) {
     const named = part.problems.filter((name) => name !== "invalid");
     return named.map(
         (name) => html`<p key=${name} class="note note-warn">
-            <b>${humanize(name)}.</b> ${sentences.get(name) ?? ""}
+            <b>${problemLabel(name)}.</b> ${sentences.get(name) ?? ""}
         </p>`,
     );
 }

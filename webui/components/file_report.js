@@ -6,16 +6,9 @@ import { html } from "../lib/html.js";
 import { dataHref } from "../lib/router.js";
 import { RowPreview } from "./row_preview.js";
 import { formatBytes, formatNumber } from "../lib/format.js";
+import { FORMATS } from "../lib/problems.js";
 
 const ERRORS_SHOWN = 50;
-export const FORMATS = {
-    messages: "chat messages",
-    prompt_completion: "prompt and completion",
-    text: "plain text",
-    alpaca: "Alpaca instructions",
-    sharegpt: "ShareGPT conversations",
-    preference: "preference pairs",
-};
 
 export const reportOf = (file) => file?.plimsoll ?? {};
 export const hasErrors = (file) => file?.status === "error" || (reportOf(file).errors ?? []).length > 0;

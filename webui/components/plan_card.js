@@ -76,6 +76,7 @@ export function PlanCard({ plan, measured, capacity }) {
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
         ${line > 0 && html`<p class="muted">The load line is at ${formatBytes(line)}.</p>`}
         <${Parameters} plan=${plan} />
+        ${(plan?.warnings ?? []).map((text) => html`<p key=${text} class="note note-warn break">${text}</p>`)}
         <${ByName}
             title="Planned, by category"
             amounts=${plan?.categories_at_peak}

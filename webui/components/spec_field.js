@@ -31,6 +31,8 @@ const LABELS = {
     per_device_eval_batch_size: "Evaluation batch size",
     loss_chunk_rows: "Rows of logits at a time",
     "data.mask": "Learn from",
+    "data.fold_system": "Fold the system message into the first question",
+    "data.fix_mistral_regex": "Mistral's own word pattern",
     "memory.cap": "Memory cap",
 };
 const CHOICE_LABELS = { finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" } };

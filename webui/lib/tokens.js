@@ -12,6 +12,8 @@ export const READING_KEYS = new Set([
     "parse_special",
     "split_turns",
     "merge_turns",
+    "fold_system",
+    "fix_mistral_regex",
     "invalid_utf8",
     "max_rows_untrained",
     "max_rows_answer_cut",

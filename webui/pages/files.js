@@ -4,8 +4,8 @@
 import { html, useState } from "../lib/html.js";
 import { ErrorNote, Loading } from "../components/alert.js";
 import { FilePicker } from "../components/file_picker.js";
-import { FORMATS } from "../components/file_report.js";
 import { formatAgo, formatBytes, formatDateTime, formatNumber } from "../lib/format.js";
+import { FORMATS } from "../lib/problems.js";
 import { useAnswer } from "../lib/answer.js";
 import { dataHref, goTo } from "../lib/router.js";
 
