@@ -74,6 +74,10 @@ export PLIMSOLL_BUILD=$there/build
 name=$1
 shift
 case $name in
+paths) # what a program that is started without this file needs as LD_LIBRARY_PATH
+    printf '%s\n' "$loader"
+    exit
+    ;;
 truth | sanitize) exec env LD_LIBRARY_PATH="$loader" "$there/tests/gpu/$name.sh" "$@" ;;
 spread) exec python3 "$there/tests/golden/bf16_spread.py" tests/golden/data "$@" ;; # with the other machine's torch
 model)

@@ -5,15 +5,14 @@
 # asked once, so that its own work is in no measurement.
 gpu_root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 if [ -n "${PLIMSOLL_CARRIED:-}" ]; then
-    paths=$(RUN_PREFIX="printenv LD_LIBRARY_PATH" "$PLIMSOLL_CARRIED/run" plimsoll-engine || true)
-    export LD_LIBRARY_PATH=$paths
+    LD_LIBRARY_PATH=$("$PLIMSOLL_CARRIED/run" paths)
+    export LD_LIBRARY_PATH
+    PLIMSOLL_BUILD=$PLIMSOLL_CARRIED/unpacked/build
 fi
 
 program() {
     local build=${PLIMSOLL_BUILD:-$gpu_root/build}
-    if [ -n "${PLIMSOLL_CARRIED:-}" ]; then
-        printf '%s\n' "$PLIMSOLL_CARRIED/unpacked/bin/$1"
-    elif [ "$1" = plimsoll-engine ]; then
+    if [ "$1" = plimsoll-engine ]; then
         printf '%s\n' "$build/$1"
     else
         printf '%s\n' "$build/tests/$1"
