@@ -57,7 +57,11 @@ export async function* cases() {
     const folder = given ?? mkdtempSync(join(tmpdir(), 'plimsoll-gpu-'));
     try {
         if (!given) execFileSync(join(ROOT, 'tests/gpu/bench.sh'), [folder], { stdio: 'inherit' });
-        const stamp = JSON.parse(readFileSync(join(folder, 'stamp.json'), 'utf8'));
+        const { machine, date, ...stamp } = JSON.parse(readFileSync(join(folder, 'stamp.json'), 'utf8'));
+        stamp.date = date.slice(0, 10);
+        stamp.machine =
+            `${machine.gpu}, driver ${machine.driver}, ${machine.power_limit_w} W, ` +
+            `${machine.clock_sm_max_mhz} MHz at most, ${machine.cpus} cores`;
         for (const line of merge(lines(join(folder, 'engine.jsonl')), lines(join(folder, 'peers.jsonl')))) {
             yield { ...stamp, ...line };
         }
