@@ -20,18 +20,20 @@ const ABOUT = {
         'Tokenizers of real families on one core: 20 MB of English text made by a fixed seed, opening the folder, ' +
         'and one line of letters without a space, which no pre-tokenizer cuts. Processor time.',
     gpu:
-        'Training on one card, engine and peers in one run (`tests/gpu/bench.sh`): random weights of the published ' +
-        'shapes, bf16, LoRA r 16 on all linear layers or full, median of ten steps after three; packed rows count real ' +
-        'tokens over 21 batches. peak_gib is the arena, card_used_gib the whole card less the context. gemm_tflops is ' +
-        'one large bf16 product measured cold in that run, gemm_fraction what of it a step reaches. The card meets its ' +
-        'limit of 700 W: in long steps it clocks at 1,490 to 1,590 of 1,980 MHz, so the same program gave 17,150 to ' +
-        '17,700 tok/s for 8b-lora from card to card (the peer 15,830 to 16,120); its kernels add up to 400 ms at full ' +
-        'clock, the step takes 463 to 476 ms. Where an 8B layer spends its time at full clock, in us: forward 5,330 ' +
-        '(products 4,610, attention 357, GLU 168, norms 100, rotary 42), backward 6,800 (products 4,980, attention ' +
-        '1,107, GLU 456, norms 212, rotary 43). 1.5b-full misses 55,000: of about 150 ms of kernels the products are ' +
-        '100, attention 20, AdamW 11 (30 bytes a parameter at 4.2 TB/s), GLU 11, the rest norms, loss and rotary. ' +
-        'Next: a persistent attention forward (320 us predicted for 357), rounding of dq in the rotary backward (40 us ' +
-        'a layer), dA without making norms again (0.5 %), gradients in bf16 for full fine-tuning.',
+        'Training on one card, engine and peers in one run (`tests/gpu/bench.sh`): random weights of the ' +
+        'published shapes, bf16, LoRA r 16 on all linear layers or full, median of ten steps after three; ' +
+        'packed rows count real tokens over 21 batches. peak_gib is the arena, card_used_gib the whole ' +
+        'card less the context. gemm_tflops is one large bf16 product measured cold in that run, ' +
+        'gemm_fraction what of it a step reaches. The card meets its limit of 700 W: in long steps it ' +
+        'clocks at 1,490 to 1,590 of 1,980 MHz, so the same program gave 17,150 to 17,700 tok/s for ' +
+        '8b-lora from card to card (the peer 15,830 to 16,120); its kernels add up to 400 ms at full ' +
+        'clock, the step takes 463 to 476 ms. Where an 8B layer spends its time at full clock, in us: ' +
+        'forward 5,330 (products 4,610, attention 357, GLU 168, norms 100, rotary 42), backward 6,800 ' +
+        '(products 4,980, attention 1,107, GLU 456, norms 212, rotary 43). 1.5b-full misses 55,000: of ' +
+        'about 150 ms of kernels the products are 100, attention 20, AdamW 11 (30 bytes a parameter at 4.2 ' +
+        'TB/s), GLU 11, the rest norms, loss and rotary. Next: a persistent attention forward (320 us ' +
+        'predicted for 357), rounding of dq in the rotary backward (40 us a layer), dA without making ' +
+        'norms again (0.5 %), gradients in bf16 for full fine-tuning.',
     build: 'How long a developer waits: a build from nothing and each group of tests, as the last `./dev test` took.',
 };
 

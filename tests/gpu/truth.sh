@@ -40,7 +40,8 @@ cmocka_step() {
     local log=$logs/$1.log start=$SECONDS rc=0
     PLIMSOLL_TEST_DEVICE=$device PLIMSOLL_TEST_PRECISION=$3 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
         timeout --kill-after=10 "$LIMIT_S" "$build/tests/$2" >"$log" 2>&1 </dev/null || rc=$?
-    finish "$1" "$rc" $((SECONDS - start)) "$(grep -cE '^ok [0-9]+' "$log")" "$(grep -E '^not ok [0-9]+' "$log" | grep -vc '# SKIP')" \
+    finish "$1" "$rc" $((SECONDS - start)) "$(grep -E '^ok [0-9]+' "$log" | grep -vc '# SKIP')" \
+        "$(grep -E '^not ok [0-9]+' "$log" | grep -vc '# SKIP')" \
         "$(grep -cE '^(not )?ok [0-9]+.*# SKIP' "$log")"
     grep -E "^# $device " "$log"
     grep -E '^not ok [0-9]+|^ERROR: ' "$log" | grep -v '# SKIP' | head -n 60
