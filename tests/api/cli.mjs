@@ -2,7 +2,7 @@
 //
 // It is run as a script would run it: not in a terminal, looking at the exit code and the last line.
 import assert from "node:assert/strict";
-import { spawn, spawnSync } from "node:child_process";
+import { spawnSync } from "node:child_process";
 import { writeFileSync } from "node:fs";
 import path from "node:path";
 import {
@@ -12,6 +12,7 @@ import {
     createChecks,
     modelName,
     newFolder,
+    plimsoll,
     removeFolder,
     rows,
     startServer,
@@ -27,22 +28,8 @@ const file = path.join(folder, "rows.jsonl");
 writeFileSync(file, rows(40));
 const small = ["--set", "data.max_length=64"];
 
-// Runs to the end without blocking the events of this process.
-function plimsoll(...args) {
-    const child = spawn(PLIMSOLL, args, { stdio: ["ignore", "pipe", "pipe"] });
-    const result = { child, out: "", err: "", code: null };
-    child.stdout.on("data", (piece) => (result.out += piece));
-    child.stderr.on("data", (piece) => (result.err += piece));
-    result.done = new Promise((resolve) =>
-        child.on("close", (code) => {
-            result.code = code;
-            resolve(result);
-        }),
-    );
-    return result;
-}
 const train = (...args) =>
-    plimsoll("train", file, "--model", modelName(), "--url", server.url, ...small, ...args);
+    plimsoll(["train", file, "--model", modelName(), "--url", server.url, ...small, ...args]);
 
 await check("version and help", () => {
     assert.match(spawnSync(PLIMSOLL, ["version"]).stdout.toString(), /^plimsoll \d+\.\d+\.\d+\n$/);
@@ -96,7 +83,7 @@ await check("what is wrong is said in one sentence on stderr, with exit code 1",
         [["train", file, "--model", modelName(), "--url", server.url, "--set", "rr=1"], /rr/],
     ];
     for (const [args, expected] of cases) {
-        const run = await plimsoll(...args).done;
+        const run = await plimsoll(args).done;
         assert.equal(run.code, 1, args.join(" "));
         assert.match(run.err, expected);
         assert.equal(run.err.trim().split("\n").length, 1, run.err);

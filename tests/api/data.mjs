@@ -3,17 +3,16 @@
 // Shapes, errors in OpenAI's envelope, hostile rows, models without a template, several askers at once, and that a
 // report is computed once. The engine's numbers are tested in tests/unit/test_data_report.c.
 import assert from "node:assert/strict";
-import { spawn } from "node:child_process";
 import { cpSync, existsSync, readFileSync, readdirSync, utimesSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import {
     CHAT,
     MODELS,
-    PLIMSOLL,
     call,
     createChecks,
     modelName,
     newFolder,
+    plimsoll,
     removeFolder,
     rows,
     startServer,
@@ -262,14 +261,7 @@ await check("an asker who goes away takes the engine along, and the server stops
     await until("the engine to be gone", 5_000, () => readers(again.body.id).length === 0);
 });
 
-function plimsoll(args, env = {}) {
-    const child = spawn(PLIMSOLL, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
-    const result = { out: "", err: "" };
-    child.stdout.on("data", (piece) => (result.out += piece));
-    child.stderr.on("data", (piece) => (result.err += piece));
-    return new Promise((resolve) => child.on("close", (code) => resolve({ ...result, code })));
-}
-const data = (...args) => plimsoll(["data", ...args, "--url", server.url, "--model", model]);
+const data = (...args) => plimsoll(["data", ...args, "--url", server.url, "--model", model]).done;
 const fileCount = async () => (await call(server, "GET", "/v1/files")).body.data.length;
 const rowsFile = path.join(folder, "rows.jsonl");
 writeFileSync(rowsFile, rows(5));

@@ -158,6 +158,21 @@ export async function createJob(server, { steps = 5, spec = {}, ...rest } = {}) 
     return made.body;
 }
 
+// Runs the command line to its end without blocking the events of this process; `done` gives the result.
+export function plimsoll(args, env = {}) {
+    const child = spawn(PLIMSOLL, args, { stdio: ["ignore", "pipe", "pipe"], env: { ...process.env, ...env } });
+    const result = { child, out: "", err: "", code: null };
+    child.stdout.on("data", (piece) => (result.out += piece));
+    child.stderr.on("data", (piece) => (result.err += piece));
+    result.done = new Promise((resolve) =>
+        child.on("close", (code) => {
+            result.code = code;
+            resolve(result);
+        }),
+    );
+    return result;
+}
+
 export const getJob = async (server, id) => (await call(server, "GET", `${JOBS}/${id}`)).body;
 const OVER = ["succeeded", "failed", "cancelled"];
 export function waitOver(server, id, limitMs = 120_000) {
