@@ -77,16 +77,7 @@ enum status gradient_add(struct gradient *g, struct tensor *contribution, struct
     bool accumulate = false;
     TRY(gradient_target(g, &value, &accumulate, e));
     if (!accumulate) return tensor_copy(value, contribution, e);
-    const struct add_args add = {.rows = value->rows,
-                                 .cols = value->cols,
-                                 .dtype = value->dtype,
-                                 .a = value->data,
-                                 .ld_a = value->ld,
-                                 .b = contribution->data,
-                                 .ld_b = contribution->ld,
-                                 .out = value->data,
-                                 .ld_out = value->ld};
-    return device_add(g->space->device, &add, e);
+    return tensor_add(value, value, contribution, e);
 }
 
 struct tensor *gradient_take(struct gradient *g) {

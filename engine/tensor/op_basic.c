@@ -84,16 +84,7 @@ enum status op_add(struct tape *tape, struct tensor *a, struct tensor *b, struct
     const struct shape shape = {.rows = a->rows, .cols = a->cols};
     TRY(tape_result(tape, &shape, &y, e));
     *out = y;
-    const struct add_args args = {.rows = y->rows,
-                                  .cols = y->cols,
-                                  .dtype = y->dtype,
-                                  .a = a->data,
-                                  .ld_a = a->ld,
-                                  .b = b->data,
-                                  .ld_b = b->ld,
-                                  .out = y->data,
-                                  .ld_out = y->ld};
-    if (!tape->unread) TRY(device_add(tape->space->device, &args, e));
+    if (!tape->unread) TRY(tensor_add(y, a, b, e));
     record_sum(tape, a, b, y);
     return STATUS_OK;
 }

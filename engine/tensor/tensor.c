@@ -248,6 +248,20 @@ enum status tensor_copy(struct tensor *to, const struct tensor *from, struct err
     return device_copy(to->space->device, to->data, from->data, tensor_bytes(to), e);
 }
 
+enum status tensor_add(struct tensor *out, const struct tensor *a, const struct tensor *b,
+                       struct err *e) {
+    const struct add_args args = {.rows = out->rows,
+                                  .cols = out->cols,
+                                  .dtype = out->dtype,
+                                  .a = a->data,
+                                  .ld_a = a->ld,
+                                  .b = b->data,
+                                  .ld_b = b->ld,
+                                  .out = out->data,
+                                  .ld_out = out->ld};
+    return device_add(out->space->device, &args, e);
+}
+
 static struct transfer transfer_of(const struct tensor *t, void *host) {
     const int64_t size = dtype_bytes(t->dtype);
     return (struct transfer){.device = t->data,

@@ -132,6 +132,9 @@ struct matrix tensor_matrix_at(const struct tensor *t, int64_t row, int64_t col)
 enum status tensor_fill_zero(struct tensor *t, struct err *e);
 /* to = from, same shape and dtype; tails are not copied. */
 enum status tensor_copy(struct tensor *to, const struct tensor *from, struct err *e);
+/* out = a + b; same shapes and dtype, out may be a or b. */
+enum status tensor_add(struct tensor *out, const struct tensor *a, const struct tensor *b,
+                       struct err *e);
 /* to = scale * from with conversion, same shape. */
 enum status tensor_convert(struct tensor *to, const struct tensor *from, float scale,
                            struct err *e);
