@@ -137,7 +137,7 @@ static enum status seq_of_cursor(const struct job_row *job, const char *after, i
 static enum status list_events(const struct app *app, const struct http_request *q,
                                const struct job_row *job, struct http_reply *r, struct err *e) {
     struct page page;
-    struct event_cursor at = {.job = job->number};
+    struct event_cursor at = {.job = job->number, .kinds = http_query(q, "kinds")};
     struct event_row *rows = NULL;
     int64_t count = 0;
     TRY(api_page_of(q, EVENTS_PRESET, &page, e));

@@ -75,6 +75,7 @@ static enum status read_events(struct store *store, enum sql_name name, struct e
     struct db_query q = db_query(store->db, name);
     db_bind_i64(&q, at.job);
     db_bind_i64(&q, at.seq);
+    if (name == SQL_EVENT_OF_KINDS) db_bind_text(&q, at.kinds);
     db_bind_i64(&q, at.limit);
     while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
         *rows = mem_grow(*rows, (size_t)*count, &capacity, sizeof **rows);
@@ -96,7 +97,7 @@ enum status store_events_after(struct store *store, struct event_cursor at, stru
 
 enum status store_events_before(struct store *store, struct event_cursor at,
                                 struct event_row **rows, int64_t *count, struct err *e) {
-    return read_events(store, SQL_EVENT_BEFORE, at, rows, count, e);
+    return read_events(store, at.kinds ? SQL_EVENT_OF_KINDS : SQL_EVENT_BEFORE, at, rows, count, e);
 }
 
 enum status store_events_lost(struct store *store, int64_t job, int64_t seq, bool *lost,

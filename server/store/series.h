@@ -22,6 +22,7 @@ struct event_row {
 };
 struct event_cursor {
     int64_t job, seq, limit;
+    const char *kinds; /* before only: names with commas between them; NULL: as below */
 };
 void event_rows_free(struct event_row *rows, int64_t count);
 
@@ -30,7 +31,7 @@ void event_rows_free(struct event_row *rows, int64_t count);
 enum status store_event_add(struct store *store, struct job_row *job, const char *kind,
                             int64_t time_ms, const char *data, struct err *e);
 /* At most `limit` events after / before the number `seq`, nearest first. Before leaves out `job`
- * and `memory`. Caller frees with event_rows_free. */
+ * and `memory` unless kinds are named. Caller frees with event_rows_free. */
 enum status store_events_after(struct store *store, struct event_cursor at, struct event_row **rows,
                                int64_t *count, struct err *e);
 enum status store_events_before(struct store *store, struct event_cursor at,

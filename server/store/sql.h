@@ -65,6 +65,8 @@
       "SELECT seq,kind,time_ms,data FROM events WHERE job=? AND seq>? ORDER BY seq LIMIT ?")       \
     X(SQL_EVENT_BEFORE, "SELECT seq,kind,time_ms,data FROM events WHERE job=? AND seq<?"           \
                         " AND kind NOT IN('job','memory') ORDER BY seq DESC LIMIT ?")              \
+    X(SQL_EVENT_OF_KINDS, "SELECT seq,kind,time_ms,data FROM events WHERE job=? AND seq<?"         \
+                          " AND instr(','||?||',',','||kind||',')>0 ORDER BY seq DESC LIMIT ?")    \
     X(SQL_EVENT_PRUNE, "DELETE FROM events WHERE job=? AND seq<=? AND kind IN('step','memory')")   \
     X(SQL_EVENT_LOST, "SELECT 1 FROM jobs WHERE number=? AND pruned_seq>?")                        \
     X(SQL_EVENT_PRUNED, "UPDATE jobs SET pruned_seq=max(pruned_seq,?2) WHERE number=?1")           \

@@ -120,7 +120,7 @@ static enum status end_if_over(struct stream *s, struct err *e) {
 static enum status read_on(struct stream *s, struct err *e) {
     struct event_row *rows = NULL;
     int64_t count = 0;
-    const struct event_cursor at = {s->job_number, s->seq, BATCH};
+    const struct event_cursor at = {.job = s->job_number, .seq = s->seq, .limit = BATCH};
     enum status status = store_events_after(s->store, at, &rows, &count, e);
     for (int64_t i = 0; i < count && status == STATUS_OK; i++) {
         status = append_event(s, &rows[i], e);

@@ -162,6 +162,21 @@ await check("pause stops with a checkpoint, resume continues from it", async () 
     assert.equal(new Set(metrics.steps.step).size, metrics.steps.step.length, "no step twice");
 });
 
+await check("events of some kinds only: all of them, by cursor, and nothing else", async () => {
+    const kinds = async (query) => {
+        const { data, has_more: more } = (await call(server, "GET", `${JOBS}/${long.id}/events?${query}`)).body;
+        return { kinds: data.map((e) => e.data.kind), more, last: data.at(-1)?.id };
+    };
+    const all = await kinds("kinds=start,checkpoint&limit=1000");
+    assert.deepEqual([...new Set(all.kinds)].sort(), ["checkpoint", "start"]);
+    assert.equal(all.more, false);
+    const first = await kinds("kinds=start,checkpoint&limit=1");
+    assert.deepEqual([first.kinds, first.more], [all.kinds.slice(0, 1), true]);
+    const rest = await kinds(`kinds=start,checkpoint&limit=1000&after=${first.last}`);
+    assert.deepEqual([...first.kinds, ...rest.kinds], all.kinds);
+    assert.deepEqual((await kinds("kinds=star")).kinds, [], "a part of a name is no name");
+});
+
 await check("the stream replays after Last-Event-ID: nothing missed, nothing twice", async () => {
     const first = await readStream(server, long.id, { after: 0, enough: (e) => e.length >= 10 });
     assert.equal(first[0].id, 1);
