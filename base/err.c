@@ -20,6 +20,7 @@ static const char *const STATUS_NAMES[] = {
     [STATUS_INTERRUPTED] = "interrupted",
     [STATUS_TIMEOUT] = "timeout",
     [STATUS_DEVICE] = "device_error",
+    [STATUS_LOST] = "rank_lost",
     [STATUS_INTERNAL] = "internal_error",
 };
 _Static_assert(sizeof STATUS_NAMES / sizeof *STATUS_NAMES == STATUS_COUNT,

@@ -19,6 +19,7 @@ enum status {
     STATUS_INTERRUPTED, /* asked to stop, and stopped in good order */
     STATUS_TIMEOUT,     /* a deadline passed */
     STATUS_DEVICE,      /* a device library reported an error */
+    STATUS_LOST,        /* another rank of the run is gone or silent */
     STATUS_INTERNAL,    /* a bug of ours that was caught */
     STATUS_COUNT
 };

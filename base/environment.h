@@ -1,0 +1,11 @@
+/* environment.h - what the environment says about this process, for those few who may ask.
+ *
+ * Settings belong into a spec or an option; here is only what others set for a process that they
+ * start (launchers of ranks), and what tests switch. One door, so that a search finds them all. */
+#ifndef PLIMSOLL_BASE_ENVIRONMENT_H
+#define PLIMSOLL_BASE_ENVIRONMENT_H
+
+/* The value, or NULL when it is not set or empty. Borrowed until the environment changes. */
+const char *environment(const char *name);
+
+#endif
