@@ -130,6 +130,8 @@ static const struct spec_key KEYS[] = {
             "Unix time that chat templates take for now; 0: when the spec file was written."),
     KEY_BOOL("gradient_checkpointing", gradient_checkpointing, "false",
              "Compute activations again in the backward pass: less memory, more time."),
+    KEY_INT("gradient_checkpointing_layers", gradient_checkpointing_layers, "0", 0, 1 << 20,
+            "With gradient_checkpointing: only in the first so many layers; 0 means in all."),
     KEY_BOOL("activation_offloading", activation_offloading, "false",
              "With gradient_checkpointing: keep what each layer needs in host memory; slower, for "
              "long sequences (GPU)."),
@@ -165,12 +167,19 @@ static const struct spec_key KEYS[] = {
     KEY_INT("sample_max_tokens", sample_max_tokens, "64", 1, 65536,
             "Longest answer to a sample prompt in tokens."),
     {.path = "memory.cap",
-     .type = SPEC_BYTES,
+     .type = SPEC_CAP,
      .offset = AT(memory.cap),
      .preset = "0",
      .min = 0,
      .max = WHOLE_MAX,
-     .help = "Most memory that the run may take on a device, such as 24GiB; 0 means all of it."},
+     .help = "Most memory that the run may take on a device: 24GiB, or a share of the device such "
+             "as 90% or 0.9; 0 means all of it."},
+    KEY_TEXT("memory.on_oom", SPEC_CHOICE, memory.on_oom, "\"auto\"", "auto|ask|off",
+             "When memory is short: change how a step is run, which leaves the loss curve alone "
+             "(auto), stop and ask which change to make (ask), or fail (off)."),
+    KEY_TEXT("memory.allow", SPEC_STRINGS, memory.allow, "[]", NULL,
+             "Remedies that change what is learned and that may be proposed all the same: "
+             "optimizer_8bit, nf4_base, lora, shorter."),
 };
 enum { KEY_COUNT = COUNT_OF(KEYS), NAME_MAX_BYTES = 64 };
 
@@ -181,10 +190,6 @@ const struct spec_key *spec_keys(int64_t *count) {
 
 static void *place(struct spec *spec, const struct spec_key *key) {
     return (char *)spec + key->offset;
-}
-
-static const void *place_const(const struct spec *spec, const struct spec_key *key) {
-    return (const char *)spec + key->offset;
 }
 
 static void strings_release(struct spec_strings *list) {
@@ -306,6 +311,7 @@ static enum status set_value(struct spec *spec, const struct spec_key *key, cons
     case SPEC_CHOICE: return set_text(key, at, value, e);
     case SPEC_STRINGS: return set_strings(key, at, value, e);
     case SPEC_BYTES: return set_bytes(key, at, value, e);
+    case SPEC_CAP: return spec_cap_parse(at, value, key->path, e);
     }
     return err_set(e, STATUS_INTERNAL, "the spec table has an unknown type for %s", key->path);
 }
@@ -447,6 +453,23 @@ static enum status check_precision(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+static enum status check_memory(const struct spec *s, struct err *e) {
+    static const char *const NAMES[] = {"optimizer_8bit", "nf4_base", "lora", "shorter"};
+    CHECK(s->gradient_checkpointing || s->gradient_checkpointing_layers == 0,
+          "gradient_checkpointing_layers",
+          "gradient_checkpointing_layers needs gradient_checkpointing");
+    for (int64_t i = 0; i < s->memory.allow.count; i++) {
+        bool known = false;
+        for (size_t k = 0; k < COUNT_OF(NAMES); k++) {
+            known = known || strcmp(s->memory.allow.items[i], NAMES[k]) == 0;
+        }
+        CHECK(known, "memory.allow",
+              "memory.allow: \"%.80s\" is none of optimizer_8bit, nf4_base, lora, shorter",
+              s->memory.allow.items[i]);
+    }
+    return STATUS_OK;
+}
+
 static enum status check_together(const struct spec *s, struct err *e) {
     CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
     CHECK(s->data.train_files.count > 0, "data.train_files",
@@ -465,6 +488,7 @@ static enum status check_together(const struct spec *s, struct err *e) {
     CHECK(!s->data.split_turns || strcmp(s->data.mask, "assistant") == 0, "data.split_turns",
           "data.split_turns trains one answer a row: it needs data.mask assistant, it is %s",
           s->data.mask);
+    TRY(check_memory(s, e));
     return check_adapter(s, e);
 }
 
@@ -486,45 +510,6 @@ enum status spec_load(struct spec *spec, const char *path, struct err *e) {
     return spec->created_at ? STATUS_OK : file_modified(path, &spec->created_at, e);
 }
 
-static cJSON *value_to_json(const struct spec *spec, const struct spec_key *key) {
-    const void *const at = place_const(spec, key);
-    switch (key->type) {
-    case SPEC_BOOL: return cJSON_CreateBool(*(const bool *)at);
-    case SPEC_INT:
-    case SPEC_BYTES: return cJSON_CreateNumber((double)*(const int64_t *)at);
-    case SPEC_FLOAT: return cJSON_CreateNumber(*(const double *)at);
-    case SPEC_STRING:
-    case SPEC_CHOICE: {
-        const char *const text = *(char *const *)at;
-        return text ? cJSON_CreateString(text) : cJSON_CreateNull();
-    }
-    case SPEC_STRINGS: break;
-    }
-    const struct spec_strings *const list = at;
-    cJSON *array = cJSON_CreateArray();
-    for (int64_t i = 0; i < list->count; i++) {
-        cJSON_AddItemToArray(array, cJSON_CreateString(list->items[i]));
-    }
-    return array;
-}
-
-cJSON *spec_to_json(const struct spec *spec) {
-    cJSON *object = cJSON_CreateObject();
-    for (size_t i = 0; i < KEY_COUNT; i++) {
-        const char *const path = KEYS[i].path;
-        const char *const dot = strchr(path, '.');
-        cJSON *parent = object;
-        if (dot) {
-            char *group = mem_strndup(path, (size_t)(dot - path));
-            parent = cJSON_GetObjectItemCaseSensitive(object, group);
-            if (!parent) parent = cJSON_AddObjectToObject(object, group);
-            mem_free(group);
-        }
-        cJSON_AddItemToObject(parent, leaf(path), value_to_json(spec, &KEYS[i]));
-    }
-    return object;
-}
-
 void spec_release(struct spec *spec) {
     if (!spec) return;
     for (size_t i = 0; i < KEY_COUNT; i++) {
@@ -533,41 +518,4 @@ void spec_release(struct spec *spec) {
         if (KEYS[i].type == SPEC_STRING || KEYS[i].type == SPEC_CHOICE) replace_text(at, NULL);
     }
     *spec = (struct spec){0};
-}
-
-static cJSON *choices_to_json(const char *choices) {
-    if (!choices) return cJSON_CreateNull();
-    cJSON *array = cJSON_CreateArray();
-    for (const char *at = choices; at;) {
-        const size_t len = strcspn(at, "|");
-        char *one = mem_strndup(at, len);
-        cJSON_AddItemToArray(array, cJSON_CreateString(one));
-        mem_free(one);
-        at = at[len] ? at + len + 1 : NULL;
-    }
-    return array;
-}
-
-cJSON *spec_keys_to_json(void) {
-    static const char *const TYPES[] = {
-        [SPEC_BOOL] = "bool",     [SPEC_INT] = "int",       [SPEC_FLOAT] = "float",
-        [SPEC_STRING] = "string", [SPEC_CHOICE] = "choice", [SPEC_STRINGS] = "strings",
-        [SPEC_BYTES] = "bytes",
-    };
-    cJSON *array = cJSON_CreateArray();
-    for (size_t i = 0; i < KEY_COUNT; i++) {
-        const struct spec_key *const key = &KEYS[i];
-        const bool number =
-            key->type == SPEC_INT || key->type == SPEC_FLOAT || key->type == SPEC_BYTES;
-        cJSON *one = cJSON_CreateObject();
-        json_add_string(one, "path", key->path);
-        json_add_string(one, "type", TYPES[key->type]);
-        cJSON_AddItemToObject(one, "default", cJSON_Parse(key->preset));
-        json_add_number(one, "min", number ? key->min : NAN);
-        json_add_number(one, "max", number ? key->max : NAN);
-        cJSON_AddItemToObject(one, "choices", choices_to_json(key->choices));
-        json_add_string(one, "help", key->help);
-        cJSON_AddItemToArray(array, one);
-    }
-    return array;
 }

@@ -21,6 +21,7 @@ enum spec_type {
     SPEC_CHOICE,  /* char *, one of `choices` */
     SPEC_STRINGS, /* struct spec_strings */
     SPEC_BYTES,   /* int64_t; "24GiB" or a number; 0 when absent */
+    SPEC_CAP,     /* struct spec_cap; bytes, or a share of what is there */
 };
 
 /* A list of strings, owned by the spec. */
@@ -28,6 +29,20 @@ struct spec_strings {
     char **items;
     int64_t count;
 };
+
+/* An upper bound on memory: so many bytes, or a share of the device's. Both 0: no bound. */
+struct spec_cap {
+    int64_t bytes;
+    double share; /* above 0 and at most 1, else 0 */
+};
+/* 24GiB, 900000000, "90%", 0.9, 0. Numbers above 0 up to 1 are shares. STATUS_INVALID names `path`.
+ */
+enum status spec_cap_parse(struct spec_cap *cap, const cJSON *value, const char *path,
+                           struct err *e);
+/* A number of bytes or "90%". */
+cJSON *spec_cap_to_json(const struct spec_cap *cap);
+/* Of a device with `total` bytes; 0 when there is no bound. */
+int64_t spec_cap_bytes(const struct spec_cap *cap, int64_t total);
 
 struct spec {
     char *model;                /* folder in Hugging Face layout */
@@ -63,6 +78,7 @@ struct spec {
     int64_t seed;
     int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
     bool gradient_checkpointing, activation_offloading;
+    int64_t gradient_checkpointing_layers; /* the first so many; 0: all */
     bool bf16, fp16, tf32, stochastic_rounding, full_determinism, cuda_launch_blocking;
     bool cuda_graphs;
     int64_t eval_steps, save_steps, save_total_limit; /* 0: only at the end / keep all */
@@ -70,7 +86,9 @@ struct spec {
     struct spec_strings sample_prompts;
     int64_t sample_max_tokens;
     struct {
-        int64_t cap;
+        struct spec_cap cap;
+        char *on_oom; /* auto | ask | off */
+        struct spec_strings allow;
     } memory;
 };
 

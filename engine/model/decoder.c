@@ -103,7 +103,7 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct segment layer = {
             .run = run_layer, .context = inputs, .index = i, .offload = inputs->offloading};
-        GUARD(tape_segment(tape, &layer, inputs->checkpointing, x, &next, e));
+        GUARD(tape_segment(tape, &layer, i < inputs->checkpointed_layers, x, &next, e));
         tensor_release(x);
         x = next;
         next = NULL;

@@ -12,8 +12,10 @@ struct decoder_inputs {
     struct tensor *ids; /* [1,T] i32 */
     struct documents documents;
     struct random_keys keys;
-    bool checkpointing; /* keep only each layer's input and run the layer again in backward */
-    bool offloading;    /* and keep it in host memory */
+    int64_t
+        checkpointed_layers; /* of the first so many layers only the input is kept, and the layer
+                                    is run again in backward */
+    bool offloading;         /* and that input waits in host memory */
 };
 
 /* *out [T,C]: hidden states after the final norm. Release *out after an error too. */

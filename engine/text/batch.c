@@ -175,6 +175,12 @@ void batcher_step(struct batcher *b, int64_t step) {
     mem_free(dealt);
 }
 
+void batcher_cut(struct batcher *b, int64_t micro_rows) {
+    ASSERT(micro_rows >= 1 && micro_rows <= INT32_MAX / b->options.max_length);
+    b->options.micro_rows = micro_rows;
+    b->micro_count = 0; /* nothing is handed out of what was cut before */
+}
+
 int64_t batcher_segments_max(const struct batcher *b) {
     const struct batch_options *const o = &b->options;
     if (!o->packing) return min_i64(o->micro_rows, b->dataset->counts.samples);

@@ -80,6 +80,9 @@ int64_t batcher_segments_max(const struct batcher *b);
 /* Prepares optimizer step `step` (0-based, over all epochs): fills the step_* and micro_count
  * fields. */
 void batcher_step(struct batcher *b, int64_t step);
+/* From the next batcher_step on a micro-batch has this many rows, at least 1. The samples of the
+ * steps stay what they are; the step at hand may be prepared again. */
+void batcher_cut(struct batcher *b, int64_t micro_rows);
 /* Fills micro-batch `micro` (0-based) of the prepared step; memory in `out` is reused. */
 void batcher_micro(struct batcher *b, int64_t micro, struct batch *out);
 

@@ -10,34 +10,36 @@
 #include "base/str.h"
 #include "engine/train/generate.h"
 
-static struct step_options step_of(struct session *s, const struct spec *spec) {
-    return (struct step_options){.loss_scale = optimizer_loss_scale(&s->optimizer),
+static struct layout layout_of(const struct plan_request *r) {
+    return r->layout ? *r->layout : layout_of_spec(r->spec, r->config);
+}
+
+static struct step_options step_of(struct session *s, const struct plan_request *r) {
+    return (struct step_options){.layout = layout_of(r),
+                                 .loss_scale = optimizer_loss_scale(&s->optimizer),
                                  .totals = optimizer_totals(&s->optimizer),
                                  .graphs = &s->graphs,
-                                 .checkpointing = spec->gradient_checkpointing,
-                                 .offloading = spec->activation_offloading,
-                                 .loss_chunk_rows = spec->loss_chunk_rows,
-                                 .seed = (uint64_t)spec->seed,
+                                 .seed = (uint64_t)r->spec->seed,
                                  .grad_scale = 1};
 }
 
-static enum status train_shape(struct session *s, const struct spec *spec,
+static enum status train_shape(struct session *s, const struct plan_request *r,
                                const struct batch *batch, struct err *e) {
-    const struct step_options options = step_of(s, spec);
+    const struct step_options options = step_of(s, r);
     for (int step = 0; step < 2; step++) {
         struct step_sums sums = {0};
         struct optimizer_report report;
         TRY(optimizer_zero_grad(&s->optimizer, e));
         TRY(step_train(&s->model, batch, &options, &sums, e));
         arena_enter(s->arena, PHASE_OPTIMIZER);
-        TRY(optimizer_step(&s->optimizer, spec->learning_rate, &report, e));
+        TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
     }
     return STATUS_OK;
 }
 
-static enum status eval_shape(struct session *s, const struct spec *spec, const struct batch *batch,
-                              struct err *e) {
-    const struct step_options options = step_of(s, spec);
+static enum status eval_shape(struct session *s, const struct plan_request *r,
+                              const struct batch *batch, struct err *e) {
+    const struct step_options options = step_of(s, r);
     struct step_sums sums = {0};
     return step_evaluate(&s->model, batch, &options, &sums, NULL, e);
 }
@@ -48,14 +50,14 @@ enum status plan_steps(struct session *s, const struct plan_request *request, st
     enum status status = STATUS_OK;
     for (int64_t i = 0; status == STATUS_OK && i < request->train->count; i++) {
         shape_batch(&request->train->items[i], &batch);
-        status = train_shape(s, spec, &batch, e);
+        status = train_shape(s, request, &batch, e);
     }
     for (int64_t i = 0; status == STATUS_OK && request->eval && i < request->eval->count; i++) {
         shape_batch(&request->eval->items[i], &batch);
-        status = eval_shape(s, spec, &batch, e);
+        status = eval_shape(s, request, &batch, e);
     }
     if (status == STATUS_OK && spec->sample_prompts.count > 0) {
-        status = generate_plan(&s->model, spec->data.max_length, e);
+        status = generate_plan(&s->model, layout_of(request).sample_tokens, e);
     }
     batch_release(&batch);
     return status;

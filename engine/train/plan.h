@@ -13,7 +13,8 @@ struct plan_request {
     const struct model_config *config;
     const struct session_options *options;
     const struct spec *spec;
-    const struct batch_shapes *train, *eval; /* eval may be NULL */
+    const struct layout *layout;             /* NULL: as the spec asks */
+    const struct batch_shapes *train, *eval; /* of that layout; eval may be NULL */
 };
 
 struct plan {

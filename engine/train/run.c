@@ -1,231 +1,27 @@
-/* run.c - the straight line of a run, top to bottom. A step is never half-reported: its event is
- * written after its update, and what a crash may lose is what came after the last checkpoint (law
- * 4).
+/* run.c - the straight line of a run, top to bottom: prepare (run_start.c), train, save.
  *
- * On a GPU the beginning is two lines side by side: a thread reads the data and makes the plan,
- * which need no device, while the device is opened and the weights are loaded. Only the thread
- * writes events until both have ended, and its error is the one that is reported first, so both
- * ways look the same from outside. */
+ * A step is never half-reported: its event is written after its update, and what a crash may lose
+ * is what came after the last checkpoint (law 4). */
 #include "engine/train/run.h"
 
-#include <math.h>
-#include <pthread.h>
 #include <string.h>
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/start_trace.h"
-#include "engine/io/folder.h"
-#include "engine/model/weights.h"
 #include "engine/rundir.h"
-#include "engine/train/checkpoint.h"
-#include "engine/train/corpus.h"
 #include "engine/train/generate.h"
-#include "engine/train/report.h"
-#include "engine/train/corpus_report.h"
-#include "engine/train/schedule.h"
-
-/* Everything of one run. Zeroed, then filled in this order. */
-struct run {
-    const char *folder;
-    bool (*stop)(void);
-    struct event_log log;
-    int lock_fd;
-    struct spec spec;
-    struct model_config config;
-    struct session_options options;
-    struct corpus corpus;
-    struct plan plan;
-    struct session session;
-    struct weights_report weights; /* what the model files hold beyond the model */
-    struct trainer_state state;
-    struct schedule schedule;
-    struct batch batch;
-    int64_t started_ns;
-};
+#include "engine/train/run_parts.h"
 
 static double seconds_since(int64_t ns) {
     return (double)(clock_steady_ns() - ns) * 1e-9;
-}
-
-/* The weights are there and of the right kind, without reading them: before the data are looked at.
- */
-static enum status check_weights(const struct spec *spec, const struct model_config *config,
-                                 struct err *e) {
-    struct st_set set = {0};
-    enum status status = st_open_folder(&set, spec->model, e);
-    if (status == STATUS_OK) status = weights_check(config, &set, e);
-    st_close(&set);
-    return status;
-}
-
-static enum status read_spec(struct run *r, const char *spec_path, struct err *e) {
-    TRY(spec_load(&r->spec, spec_path, e));
-    FAIL_IF(!r->spec.model, STATUS_INVALID, "model: the spec names no model folder");
-    TRY(model_config_load(&r->config, r->spec.model, e));
-    TRY(session_options_read(&r->options, &r->spec, e));
-    return check_weights(&r->spec, &r->config, e);
-}
-
-static enum status read_corpus(struct run *r, struct err *e) {
-    struct corpus_progress_report progress = {.log = &r->log};
-    const struct corpus_watch watch = {&progress, corpus_report_progress};
-    return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
-}
-
-static enum status make_plan(struct plan *plan, const struct spec *spec,
-                             const struct model_config *config,
-                             const struct session_options *options, struct corpus *corpus,
-                             struct err *e) {
-    struct batch_shapes *const train = mem_new(1, sizeof *train), *const eval =
-                                                                      mem_new(1, sizeof *eval);
-    shapes_scan(train, &corpus->batcher, corpus->total_steps);
-    if (corpus->has_eval)
-        shapes_scan(eval, &corpus->eval_batcher, corpus->eval_batcher.steps_per_epoch);
-    const struct plan_request request = {
-        .config = config, .options = options, .spec = spec, .train = train, .eval = eval};
-    const enum status status = plan_make(plan, &request, e);
-    mem_free(train);
-    mem_free(eval);
-    return status;
-}
-
-static enum status check_fit(const struct plan *plan, int64_t capacity, struct err *e) {
-    if (plan->stats.reserved_peak <= capacity) return STATUS_OK;
-    char needed[24], there[24];
-    return err_set_param(e, STATUS_OOM, "memory.cap",
-                         "the run needs %s and there are %s: lower per_device_train_batch_size or "
-                         "data.max_length, or "
-                         "set gradient_checkpointing",
-                         str_bytes(plan->stats.reserved_peak, needed), str_bytes(capacity, there));
-}
-
-/* What needs no device: the data, and the plan from them. */
-static enum status read_and_plan(struct run *r, struct err *e) {
-    TRY(read_corpus(r, e));
-    start_trace("data read");
-    TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
-    TRY(report_phase(&r->log, "plan", e));
-    TRY(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
-    start_trace("plan made");
-    return STATUS_OK;
-}
-
-static enum status open_session(struct run *r, struct err *e) {
-    const struct session_place place = {
-        .device = r->spec.device, .capacity = r->spec.memory.cap, .train = true};
-    TRY(session_open(&r->session, &place, &r->config, &r->options, e));
-    r->session.device->hurried = true;
-    start_trace("memory allocated");
-    return STATUS_OK;
-}
-
-static enum status load_weights(struct run *r, struct err *e) {
-    const struct session_source source = {.model = r->spec.model,
-                                          .adapter = r->spec.adapter_name_or_path,
-                                          .seed = (uint64_t)r->spec.seed};
-    TRY(session_load(&r->session, &source, &r->weights, e));
-    start_trace("weights on their way");
-    return STATUS_OK;
-}
-
-static enum status check_session(const struct run *r, struct err *e) {
-    struct arena_stats stats;
-    arena_get_stats(r->session.arena, &stats);
-    return check_fit(&r->plan, stats.capacity, e);
-}
-
-/* read_and_plan on a thread of its own. */
-struct beside {
-    struct run *run;
-    struct err error;
-    enum status status;
-};
-
-static void *read_and_plan_beside(void *context) {
-    struct beside *const b = context;
-    b->status = read_and_plan(b->run, &b->error);
-    return NULL;
-}
-
-static enum status fill_session(struct run *r, struct err *e) {
-    struct beside beside = {.run = r};
-    pthread_t thread;
-    const bool gpu = str_starts_with(r->spec.device, "cuda");
-    if (!gpu || pthread_create(&thread, NULL, read_and_plan_beside, &beside) != 0) {
-        /* On a CPU both sides want the same cores. */
-        TRY(read_and_plan(r, e));
-        TRY(open_session(r, e));
-        TRY(check_session(r, e));
-        TRY(report_phase(&r->log, "load", e));
-        return load_weights(r, e);
-    }
-    struct err device_error = {0};
-    enum status status = open_session(r, &device_error);
-    if (status == STATUS_OK) status = load_weights(r, &device_error);
-    pthread_join(thread, NULL);
-    if (beside.status != STATUS_OK) {
-        *e = beside.error;
-        return beside.status;
-    }
-    if (status != STATUS_OK) {
-        *e = device_error;
-        return status;
-    }
-    TRY(check_session(r, e));
-    return report_phase(&r->log, "load", e);
-}
-
-/* Says what of the model files is not used, and continues from the last checkpoint. */
-static enum status load_state(struct run *r, struct err *e) {
-    if (r->weights.unused > 0) {
-        char *text = str_format("%lld tensors of the model files are not used, the first is %s",
-                                (long long)r->weights.unused, r->weights.first_unused);
-        const enum status status = report_log(&r->log, "warn", text, e);
-        mem_free(text);
-        TRY(status);
-    }
-    int64_t step = 0, damaged = 0;
-    TRY(checkpoint_find(r->folder, &step, &damaged, e));
-    if (damaged > 0) {
-        TRY(report_log(&r->log, "warn",
-                       "a damaged checkpoint was passed over: its manifest does not hold", e));
-    }
-    return step > 0 ? checkpoint_load(&r->session, r->folder, step, &r->state, e) : STATUS_OK;
-}
-
-static enum status prepare(struct run *r, struct err *e) {
-    char *path = rundir_spec(r->folder);
-    enum status status = report_phase(&r->log, "load", e);
-    if (status == STATUS_OK) status = read_spec(r, path, e);
-    mem_free(path);
-    TRY(status);
-    start_trace("spec read");
-    TRY(fill_session(r, e));
-    TRY(load_state(r, e));
-    struct arena_stats stats;
-    arena_get_stats(r->session.arena, &stats);
-    const struct start_report start = {.corpus = &r->corpus,
-                                       .plan = &r->plan,
-                                       .device = r->session.device,
-                                       .spec = &r->spec,
-                                       .capacity = stats.capacity,
-                                       .resumed_from_step = r->state.step};
-    TRY(report_start(&r->log, &start, e));
-    r->schedule = (struct schedule){.type = schedule_parse(r->spec.lr_scheduler_type),
-                                    .peak = r->spec.learning_rate,
-                                    .warmup_steps = r->spec.warmup_steps,
-                                    .total_steps = r->corpus.total_steps};
-    return STATUS_OK;
 }
 
 static struct step_options step_options_of(struct run *r, int64_t step, double scale) {
     return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
                                  .totals = optimizer_totals(&r->session.optimizer),
                                  .graphs = &r->session.graphs,
-                                 .checkpointing = r->spec.gradient_checkpointing,
-                                 .offloading = r->spec.activation_offloading,
-                                 .loss_chunk_rows = r->spec.loss_chunk_rows,
+                                 .layout = r->layout,
                                  .seed = (uint64_t)r->spec.seed,
                                  .step = (uint64_t)step,
                                  .grad_scale = scale};
@@ -367,21 +163,12 @@ static enum status finish(struct run *r, const char *outcome, const char *result
 
 static enum status run_all(struct run *r, struct err *e) {
     const char *result = NULL;
-    TRY(prepare(r, e));
+    TRY(run_prepare(r, e));
     TRY(train(r, e));
     TRY(report_phase(&r->log, "export", e));
     const struct result_source source = {r->spec.model, r->spec.data.fix_mistral_regex};
     TRY(result_save(&r->session, r->folder, &source, &result, e));
     return finish(r, "succeeded", result, e);
-}
-
-static void run_close(struct run *r) {
-    batch_release(&r->batch);
-    session_close(&r->session);
-    corpus_close(&r->corpus);
-    session_options_release(&r->options);
-    spec_release(&r->spec);
-    event_log_close(&r->log);
 }
 
 enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e) {
@@ -403,54 +190,6 @@ enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struc
             report_error(&r->log, e);
         }
     }
-    run_close(r);
-    mem_free(r);
-    return status;
-}
-
-static cJSON *plan_json(const struct plan *plan, const struct corpus *corpus,
-                        const struct spec *spec, int64_t capacity) {
-    const struct dataset_counts *const c = &corpus->train.counts;
-    cJSON *const json = plan_to_json(plan, capacity);
-    json_add_i64(json, "total_steps", corpus->total_steps);
-    json_add_i64(json, "steps_per_epoch", corpus->batcher.steps_per_epoch);
-    json_add_i64(json, "rows", c->rows);
-    json_add_i64(json, "samples", c->samples);
-    json_add_i64(json, "tokens", c->tokens);
-    json_add_i64(json, "trained_tokens", c->trained_tokens);
-    json_add_string(json, "format", data_format_name(corpus->train.format));
-    cJSON_AddItemToObject(json, "counts", report_counts(c, &spec->data.train_files));
-    if (corpus->has_eval)
-        cJSON_AddItemToObject(json, "eval_counts",
-                              report_counts(&corpus->eval.counts, &spec->data.eval_files));
-    cJSON_AddItemToObject(json, "warnings", report_lines(tokenizer_warnings(corpus->tokenizer)));
-    cJSON_AddItemToObject(json, "spec", spec_to_json(spec));
-    return json;
-}
-
-/* What a run would have. With memory.cap the device itself need not be there: a plan for a GPU can
- * be made anywhere. */
-static enum status capacity_of(const struct run *r, int64_t *capacity, struct err *e) {
-    struct device *device = NULL;
-    *capacity = r->spec.memory.cap;
-    if (*capacity) return STATUS_OK;
-    TRY(device_open(&device, r->spec.device, &r->options.device, e));
-    const enum status status = session_capacity(device, 0, capacity, e);
-    device_close(device);
-    return status;
-}
-
-enum status run_plan(const char *spec_path, const char *folder, cJSON **out, struct err *e) {
-    struct run *const r = mem_new(1, sizeof *r);
-    int64_t capacity = 0;
-    enum status status = STATUS_OK;
-    if (folder) GUARD(event_log_open(&r->log, folder, 0, e));
-    GUARD(read_spec(r, spec_path, e));
-    GUARD(read_corpus(r, e));
-    GUARD(make_plan(&r->plan, &r->spec, &r->config, &r->options, &r->corpus, e));
-    GUARD(capacity_of(r, &capacity, e));
-    *out = plan_json(&r->plan, &r->corpus, &r->spec, capacity);
-done:
     run_close(r);
     mem_free(r);
     return status;

@@ -99,8 +99,10 @@ void session_options_release(struct session_options *o) {
     *o = (struct session_options){0};
 }
 
-enum status session_capacity(struct device *device, int64_t cap, int64_t *capacity, struct err *e) {
-    *capacity = cap ? cap : device->total_bytes;
+enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t *capacity,
+                             struct err *e) {
+    const int64_t bound = spec_cap_bytes(cap, device->total_bytes);
+    *capacity = bound ? bound : device->total_bytes;
     if (device->kind != DEVICE_CUDA || !device->computes) return STATUS_OK;
     struct device_memory memory = {0};
     TRY(device_memory(device, &memory, e));
@@ -120,7 +122,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (s->device->computes) start_trace("device open");
     if (place->lora_tails) s->device->lora_tails = true;
-    TRY(session_capacity(s->device, place->capacity, &capacity, e));
+    TRY(session_capacity(s->device, &place->cap, &capacity, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));

@@ -35,16 +35,17 @@ enum status session_options_for(struct session_options *o, const char *adapter,
                                 enum precision precision, int64_t length_max, struct err *e);
 void session_options_release(struct session_options *o);
 
-/* Memory that a run may take on an open device: `cap`, or 0 for all of it; on a GPU never more than
- * what is free, less what its libraries take later. */
-enum status session_capacity(struct device *device, int64_t cap, int64_t *capacity, struct err *e);
+/* Memory that a run may take on an open device: `cap` or all of it; on a GPU never more than what
+ * is free, less what its libraries take later. */
+enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t *capacity,
+                             struct err *e);
 
 /* Opens the device, reserves the arena and allocates model and (if train) optimizer; contents
- * undefined. capacity as for session_capacity. Close with session_close, also after an error.
+ * undefined. cap as for session_capacity. Close with session_close, also after an error.
  */
 struct session_place {
     const char *device;
-    int64_t capacity;
+    struct spec_cap cap;
     bool train;
     bool lora_tails; /* adapters ride in tails even where the device does not ask for it: tests */
 };

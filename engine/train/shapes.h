@@ -21,8 +21,9 @@ struct batch_shapes {
     bool exact;
 };
 
-/* Looks at every micro-batch of `steps` steps when that is cheap (SCAN_TOKENS_MAX in shapes.c),
- * else bounds them. */
+/* Looks at every micro-batch of `steps` steps, as the batcher cuts them now, when that is cheap
+ * (SCAN_TOKENS_MAX in shapes.c), else bounds them. The step that the batcher had prepared is then
+ * another one. */
 void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
 /* Without data: full rows of max_length, everything trained. */
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);

@@ -106,9 +106,10 @@ static enum status put_batch(struct micro *u, struct tensor_space *space, const 
 
 static enum status micro_open(struct micro *u, struct model *m, const struct batch *b,
                               const struct step_options *o, struct err *e) {
-    *u = (struct micro){
-        .inputs = {.model = m, .checkpointing = o->checkpointing, .offloading = o->offloading},
-        .rows = b->trained};
+    *u = (struct micro){.inputs = {.model = m,
+                                   .checkpointed_layers = o->layout.checkpointed_layers,
+                                   .offloading = o->layout.activation_offloading},
+                        .rows = b->trained};
     struct decoder_inputs *const in = &u->inputs;
     in->documents.segments = b->segments;
     in->documents.max_seqlen = b->max_seqlen;
@@ -125,7 +126,7 @@ static struct loss_options loss_of(const struct micro *u, const struct step_opti
                                  .softcap = (float)m->config.final_softcap,
                                  .grad_scale = (float)o->grad_scale,
                                  .loss_scale = o->loss_scale,
-                                 .chunk_rows = o->loss_chunk_rows,
+                                 .chunk_rows = o->layout.loss_chunk_rows,
                                  .rows = u->rows,
                                  .index = u->index,
                                  .labels = u->labels};
@@ -210,7 +211,7 @@ done:
  * has room for are waited for: such a micro-batch is not like another one. */
 static bool repeats(const struct model *m, const struct step_options *o) {
     const bool drops = m->options.lora && m->options.lora_dropout > 0;
-    return o->totals && !o->offloading && !drops;
+    return o->totals && !o->layout.activation_offloading && !drops;
 }
 
 static uint64_t bits_of(double value) {
@@ -224,13 +225,13 @@ static uint64_t bits_of(double value) {
 static struct graph_key graph_key_of(const struct micro *u, const struct batch *b,
                                      const struct step_options *o) {
     const struct tensor_space *const space = u->staging->space;
-    return (struct graph_key){{(uint64_t)b->tokens, (uint64_t)b->trained, (uint64_t)b->segments,
-                               (uint64_t)b->max_seqlen, (uint64_t)o->loss_chunk_rows,
-                               o->checkpointing, bits_of(o->grad_scale), (uintptr_t)o->loss_scale,
-                               (uintptr_t)o->totals, (uintptr_t)u->staging->data,
-                               (uintptr_t)u->losses->data, (uintptr_t)u->correct->data,
-                               (uintptr_t)space->device->workspace, (uintptr_t)u->inputs.model,
-                               arena_fingerprint(space->arena), u->inputs.model->forgets}};
+    return (struct graph_key){
+        {(uint64_t)b->tokens, (uint64_t)b->trained, (uint64_t)b->segments, (uint64_t)b->max_seqlen,
+         (uint64_t)o->layout.loss_chunk_rows, (uint64_t)o->layout.checkpointed_layers,
+         bits_of(o->grad_scale), (uintptr_t)o->loss_scale, (uintptr_t)o->totals,
+         (uintptr_t)u->staging->data, (uintptr_t)u->losses->data, (uintptr_t)u->correct->data,
+         (uintptr_t)space->device->workspace, (uintptr_t)u->inputs.model,
+         arena_fingerprint(space->arena), u->inputs.model->forgets}};
 }
 
 enum status step_train(struct model *m, const struct batch *batch,
@@ -293,7 +294,7 @@ enum status step_logits(struct model *m, const struct batch *batch, const int32_
     struct micro u = {0};
     struct tape tape;
     struct tensor *hidden = NULL, *picked = NULL, *index = NULL, *out = NULL;
-    const struct step_options options = {.loss_chunk_rows = 1};
+    const struct step_options options = {.layout = {.loss_chunk_rows = 1}};
     const struct loss_options head = {.head = m->head};
     enum status status = STATUS_OK;
     tape_init(&tape, m->space);

@@ -8,10 +8,10 @@
 #include "engine/model/decoder.h"
 #include "engine/text/batch.h"
 #include "engine/train/graphs.h"
+#include "engine/train/layout.h"
 
 struct step_options {
-    bool checkpointing, offloading; /* see decoder_inputs */
-    int64_t loss_chunk_rows;
+    struct layout layout;    /* of it checkpointing, offloading and loss_chunk_rows are read */
     uint64_t seed, step;     /* what dropout is keyed by, with each token's row key */
     double grad_scale;       /* 1 / trained tokens of the global batch */
     const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */

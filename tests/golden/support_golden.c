@@ -147,7 +147,7 @@ static void open_session(struct golden *g, const char *device, bool tails) {
     if (strcmp(device, GOLDEN_HERE_PLANNED) == 0) device = here.card ? "null:cuda" : "null:cpu";
     struct weights_report report;
     const struct session_place place = {
-        .device = device, .capacity = INT64_C(1) << 30, .train = true, .lora_tails = tails};
+        .device = device, .cap = {.bytes = INT64_C(1) << 30}, .train = true, .lora_tails = tails};
     must(session_open(&g->session, &place, &g->config, &g->options, &e), &e);
     const struct session_source source = {.model = g->folder,
                                           .adapter = g->spec.adapter_name_or_path};

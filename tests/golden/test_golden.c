@@ -85,8 +85,7 @@ static double relative(double got, double wanted) {
 }
 
 static struct step_options step_options_of(const struct golden *g) {
-    return (struct step_options){.checkpointing = g->spec.gradient_checkpointing,
-                                 .loss_chunk_rows = g->spec.loss_chunk_rows,
+    return (struct step_options){.layout = layout_of_spec(&g->spec, &g->config),
                                  .grad_scale = 1.0 / (double)g->batch.trained,
                                  .loss_scale = optimizer_loss_scale(&g->session.optimizer)};
 }

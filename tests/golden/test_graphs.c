@@ -72,11 +72,12 @@ static enum status one_step(struct golden *g, int step, struct optimizer_report 
     struct batch batch;
     make_batch(&batch, step);
     const double scale = step / SHAPES % 2 ? 0.5 : 0.75; /* the same shape under two scales */
+    struct layout layout = layout_of_spec(&g->spec, &g->config);
+    layout.loss_chunk_rows = 20;
     const struct step_options options = {.totals = optimizer_totals(&s->optimizer),
                                          .loss_scale = optimizer_loss_scale(&s->optimizer),
                                          .graphs = &s->graphs,
-                                         .checkpointing = g->spec.gradient_checkpointing,
-                                         .loss_chunk_rows = 20,
+                                         .layout = layout,
                                          .seed = 9,
                                          .step = (uint64_t)step,
                                          .grad_scale = scale / (double)batch.trained};

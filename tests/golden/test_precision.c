@@ -25,7 +25,7 @@ static void backward(struct golden *g) {
     struct err e = {0};
     struct step_sums sums = {0};
     struct optimizer *const o = &g->session.optimizer;
-    const struct step_options options = {.loss_chunk_rows = 64,
+    const struct step_options options = {.layout = {.loss_chunk_rows = 64},
                                          .grad_scale = 1.0 / (double)g->batch.trained,
                                          .loss_scale = optimizer_loss_scale(o),
                                          .totals = optimizer_totals(o)};

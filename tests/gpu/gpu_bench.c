@@ -163,9 +163,7 @@ struct measured {
 
 static enum status one_step(struct session *s, const struct spec *spec, const struct batch *b,
                             struct optimizer_report *report, struct err *e) {
-    const struct step_options options = {.checkpointing = spec->gradient_checkpointing,
-                                         .offloading = spec->activation_offloading,
-                                         .loss_chunk_rows = spec->loss_chunk_rows,
+    const struct step_options options = {.layout = layout_of_spec(spec, &s->model.config),
                                          .seed = 1,
                                          .grad_scale = 1.0 / (double)b->trained,
                                          .loss_scale = optimizer_loss_scale(&s->optimizer),
@@ -217,7 +215,8 @@ static enum status open_session(struct session *s, const struct spec *spec, cons
                                 int64_t capacity, struct err *e) {
     struct model_config *const config = mem_new(1, sizeof *config);
     struct session_options options = {0};
-    const struct session_place place = {.device = device, .capacity = capacity, .train = true};
+    const struct session_place place = {
+        .device = device, .cap = {.bytes = capacity}, .train = true};
     enum status status = bench_config(config, spec->model, e);
     if (status == STATUS_OK) status = session_options_read(&options, spec, e);
     if (status == STATUS_OK) status = session_open(s, &place, config, &options, e);

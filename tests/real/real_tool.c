@@ -90,7 +90,7 @@ static enum status losses(const struct place *at, char **args, struct err *e) {
     GUARD(open_model(&s, at, args[0], NULL, e));
     ids_batch(json_member(golden, "ids"), &batch);
     nll = mem_new((size_t)batch.trained, sizeof *nll);
-    const struct step_options options = {.loss_chunk_rows = 64, .grad_scale = 1};
+    const struct step_options options = {.layout = {.loss_chunk_rows = 64}, .grad_scale = 1};
     GUARD(step_evaluate(&s.model, &batch, &options, &sums, nll, e));
     cJSON *const list = cJSON_AddArrayToObject(out, "nll"), *const top = cJSON_AddArrayToObject(
                                                                 out, "top5_ids");

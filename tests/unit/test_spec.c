@@ -66,7 +66,7 @@ static void test_spec_written_readsBackTheSame(void **state) {
     struct spec first, second;
     struct err e;
     assert_int_equal(parse_text(&first, TEXT, &e), STATUS_OK);
-    assert_true(first.memory.cap == (int64_t)24 << 30);
+    assert_true(first.memory.cap.bytes == (int64_t)24 << 30);
     cJSON *json = spec_to_json(&first);
     struct str text = {0}, again = {0};
     json_append(&text, json);
@@ -154,6 +154,9 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error("{}", "model", "missing");
     expect_error("{\"model\":\"m\"}", "data.train_files", "missing");
     expect_error(WITH("\"max_steps\":5,\"warmup_steps\":5"), "warmup_steps", "less than");
+    expect_error(WITH("\"gradient_checkpointing_layers\":2"), "gradient_checkpointing_layers",
+                 "needs gradient_checkpointing");
+    expect_error(WITH("\"memory\":{\"allow\":[\"lora\",\"luck\"]}"), "memory.allow", "luck");
     expect_error(WITH("\"num_train_epochs\":0"), "num_train_epochs", "both 0");
     expect_error(WITH("\"eval_steps\":5"), "eval_steps", "eval_files");
     expect_error(WITH("\"device\":\"gpu\""), "device", "cuda:N");
@@ -170,6 +173,44 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"memory\":{\"cap\":\"much\"}"), "memory.cap", "much");
     expect_error(WITH("\"memory\":3"), "memory", "object");
 #undef WITH
+}
+
+static void test_spec_cap_isBytesOrAShare(void **state) {
+    (void)state;
+    static const struct {
+        const char *json;
+        int64_t of_1000;
+        const char *written; /* NULL: refused */
+    } CASES[] = {
+        {"0", 0, "0"},
+        {"\"90%\"", 900, "\"90%\""},
+        {"0.25", 250, "\"25%\""},
+        {"1", 1000, "\"100%\""},
+        {"\"0.5\"", 500, "\"50%\""},
+        {"700", 700, "700"},
+        {"\"1KiB\"", 1024, "1024"},
+        {"-1", 0, NULL},
+        {"1.5", 0, NULL},
+        {"\"101%\"", 0, NULL},
+        {"\"0%\"", 0, NULL},
+        {"true", 0, NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(CASES); i++) {
+        struct spec_cap cap = {0};
+        struct err e = {0};
+        struct str text = {0};
+        cJSON *const value = cJSON_Parse(CASES[i].json);
+        const enum status status = spec_cap_parse(&cap, value, "memory.cap", &e);
+        assert_int_equal(status, CASES[i].written ? STATUS_OK : STATUS_INVALID);
+        assert_int_equal(spec_cap_bytes(&cap, 1000), CASES[i].of_1000);
+        if (!CASES[i].written) assert_string_equal(e.param, "memory.cap");
+        cJSON *const back = spec_cap_to_json(&cap);
+        json_append(&text, back);
+        if (CASES[i].written) assert_string_equal(text.data, CASES[i].written);
+        str_release(&text);
+        cJSON_Delete(back);
+        cJSON_Delete(value);
+    }
 }
 
 static void test_spec_table_asJsonIsComplete(void **state) {
@@ -193,6 +234,7 @@ int main(void) {
         cmocka_unit_test(test_spec_everyKey_refusesWrongTypesAndBounds),
         cmocka_unit_test(test_spec_unknownKey_namesTheNearest),
         cmocka_unit_test(test_spec_keysTogether_areChecked),
+        cmocka_unit_test(test_spec_cap_isBytesOrAShare),
         cmocka_unit_test(test_spec_table_asJsonIsComplete),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
