@@ -19,10 +19,14 @@
 enum { READ_BYTES = 65536 };
 
 static const char *const KIND_NAMES[] = {
-    [EVENT_START] = "start",   [EVENT_PHASE] = "phase", [EVENT_STEP] = "step",
-    [EVENT_MEMORY] = "memory", [EVENT_EVAL] = "eval",   [EVENT_CHECKPOINT] = "checkpoint",
-    [EVENT_SAMPLE] = "sample", [EVENT_OOM] = "oom",     [EVENT_LOG] = "log",
-    [EVENT_ERROR] = "error",   [EVENT_DONE] = "done",   [EVENT_PROGRESS] = "progress",
+    [EVENT_START] = "start",       [EVENT_PHASE] = "phase",
+    [EVENT_STEP] = "step",         [EVENT_MEMORY] = "memory",
+    [EVENT_EVAL] = "eval",         [EVENT_CHECKPOINT] = "checkpoint",
+    [EVENT_SAMPLE] = "sample",     [EVENT_OOM] = "oom",
+    [EVENT_LOG] = "log",           [EVENT_ERROR] = "error",
+    [EVENT_DONE] = "done",         [EVENT_PROGRESS] = "progress",
+    [EVENT_REMEDY] = "remedy",     [EVENT_ATTENTION] = "attention",
+    [EVENT_HOLDINGS] = "holdings",
 };
 _Static_assert(COUNT_OF(KIND_NAMES) == EVENT_KIND_COUNT, "a name for every kind");
 

@@ -11,14 +11,26 @@
  *   progress    what: data, bytes, bytes_total, rows: while rows are encoded, about once a second
  *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate,
  *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
- *   memory      step, phase, allocated, reserved, peak, largest_free_block, capacity, device_used,
- *               device_total, host_used (bytes), and categories{weights, adapters, gradients,
- *               optimizer, activations, workspace, communication, staging}: of each at `peak`
+ *   memory      step, phase, allocated, reserved, peak, largest_free_block, fragmentation (0..1:
+ *               what lies outside the largest free block, of all that is free), capacity, cap,
+ *               device_used, device_total, overhead (ours outside the arena: context, libraries),
+ *               others (anybody else's), host_used, host_pinned, host_total (bytes; null: unknown),
+ *               categories{weights, adapters, gradients, optimizer, activations, workspace,
+ *               communication, staging} at `peak`, categories_now{}, phases{load: {peak,
+ *               categories{}}, ...}. On the CPU the device is the host's memory.
+ *   holdings    step, groups[] {name: embedding | attention | mlp | norms | head | adapters,
+ *               parameters, trained, weights, gradients, master, optimizer: dtype or null,
+ *               bytes{the same four}}: after loading and after a remedy
  *   eval        step, loss, mean_token_accuracy, trained_tokens, seconds
  *   checkpoint  step, path (relative to the run directory)
  *   sample      step, prompt, text
- *   oom         phase, category, requested, allocated, reserved, capacity, largest_free_block,
- *               categories{}
+ *   oom         step, micro, phase, category, asked_by (reservation | allocation), requested,
+ *               allocated, reserved, capacity, largest_free_block, categories{}, diagnosis (see
+ *               engine/memory/diagnosis.h), explanation, largest[] {bytes, category, phase, label},
+ *               device_used, device_total, others, ranks[] {rank, need, can_back}
+ *   remedy      step, epoch, remedy, state: planned | offered | applied | refused | undone, why,
+ *               from{}, to{}, peak_before, peak_after, capacity, cost (1: as before), text
+ *   attention   step, remedies[] {remedy, peak, cost, text, fits}: waits for control.json
  *   log         level: info | warn | error, message
  *   error       status (status_name), message, param
  *   done        outcome: succeeded | stopped, step, trained_tokens, result ("adapter" | "model" |
@@ -42,6 +54,9 @@ enum event_kind {
     EVENT_CHECKPOINT,
     EVENT_SAMPLE,
     EVENT_OOM,
+    EVENT_REMEDY,
+    EVENT_ATTENTION,
+    EVENT_HOLDINGS,
     EVENT_LOG,
     EVENT_ERROR,
     EVENT_DONE,

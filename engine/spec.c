@@ -37,6 +37,11 @@ enum { SPEC_FILE_MAX = 16 << 20, SPEC_STRINGS_MAX = 4096, SPEC_STRING_MAX = 1 <<
         .path = (path_), .type = SPEC_FLOAT, .offset = AT(member), .preset = (preset_),            \
         .min = (min_), .max = (max_), .help = (help_)                                              \
     }
+#define KEY_BYTES(path_, member, help_)                                                            \
+    {                                                                                              \
+        .path = (path_), .type = SPEC_BYTES, .offset = AT(member), .preset = "0", .min = 0,        \
+        .max = WHOLE_MAX, .help = (help_)                                                          \
+    }
 #define KEY_TEXT(path_, type_, member, preset_, choices_, help_)                                   \
     {                                                                                              \
         .path = (path_), .type = (type_), .offset = AT(member), .preset = (preset_),               \
@@ -180,6 +185,15 @@ static const struct spec_key KEYS[] = {
     KEY_TEXT("memory.allow", SPEC_STRINGS, memory.allow, "[]", NULL,
              "Remedies that change what is learned and that may be proposed all the same: "
              "optimizer_8bit, nf4_base, lora, shorter."),
+    KEY_BYTES("memory.growth", memory.growth,
+              "Back memory in pieces of at least this size, such as 64MiB; 0 means no more than is "
+              "needed."),
+    KEY_BYTES("memory.split_limit", memory.split_limit,
+              "Keep free blocks of at least this size whole for requests of at least this size, "
+              "such as 128MiB; 0 means that every block may be split."),
+    KEY_BYTES("memory.trim_threshold", memory.trim_threshold,
+              "Between steps, give unused memory back to the device when more than this is "
+              "reserved; for sharing a card; 0 means never."),
 };
 enum { KEY_COUNT = COUNT_OF(KEYS), NAME_MAX_BYTES = 64 };
 
@@ -409,95 +423,12 @@ static enum status set_object(struct spec *spec, const cJSON *object, struct err
     return STATUS_OK;
 }
 
-static bool device_is_known(const char *device) {
-    if (strcmp(device, "cpu") == 0) return true;
-    if (!str_starts_with(device, "cuda:")) return false;
-    const char *const digits = device + strlen("cuda:");
-    return digits[0] && strlen(digits) <= 3 && strspn(digits, "0123456789") == strlen(digits);
-}
-
-#define CHECK(condition, path, ...)                                                                \
-    do {                                                                                           \
-        if (!(condition)) return err_set_param(e, STATUS_INVALID, (path), __VA_ARGS__);            \
-    } while (0)
-
-static enum status check_adapter(const struct spec *s, struct err *e) {
-    if (strcmp(s->finetuning_type, "full") == 0) {
-        CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
-        CHECK(!s->adapter_name_or_path, "adapter_name_or_path",
-              "adapter_name_or_path needs finetuning_type lora, it is full");
-        return STATUS_OK;
-    }
-    const struct spec_strings *const targets = &s->target_modules;
-    CHECK(targets->count > 0, "target_modules",
-          "target_modules is empty: name at least one linear layer, or all-linear");
-    for (int64_t i = 0; i < targets->count && targets->count > 1; i++) {
-        CHECK(strcmp(targets->items[i], "all-linear") != 0, "target_modules",
-              "target_modules: all-linear must stand alone");
-    }
-    return STATUS_OK;
-}
-
-static enum status check_precision(const struct spec *s, struct err *e) {
-    const bool gpu = str_starts_with(s->device, "cuda:");
-    CHECK(s->gradient_checkpointing || !s->activation_offloading, "activation_offloading",
-          "activation_offloading needs gradient_checkpointing");
-    CHECK(!(s->fp16 && s->bf16), "fp16", "fp16 and bf16 are both true: choose one");
-    CHECK(gpu || !s->fp16, "fp16", "fp16 needs a device cuda:N, it is %.80s", s->device);
-    CHECK(gpu || !s->tf32, "tf32", "tf32 needs a device cuda:N, it is %.80s", s->device);
-    if (!s->stochastic_rounding) return STATUS_OK;
-    CHECK(gpu, "stochastic_rounding", "stochastic_rounding needs a device cuda:N, it is %.80s",
-          s->device);
-    CHECK(s->bf16 && strcmp(s->finetuning_type, "full") == 0, "stochastic_rounding",
-          "stochastic_rounding needs bf16 and finetuning_type full");
-    return STATUS_OK;
-}
-
-static enum status check_memory(const struct spec *s, struct err *e) {
-    static const char *const NAMES[] = {"optimizer_8bit", "nf4_base", "lora", "shorter"};
-    CHECK(s->gradient_checkpointing || s->gradient_checkpointing_layers == 0,
-          "gradient_checkpointing_layers",
-          "gradient_checkpointing_layers needs gradient_checkpointing");
-    for (int64_t i = 0; i < s->memory.allow.count; i++) {
-        bool known = false;
-        for (size_t k = 0; k < COUNT_OF(NAMES); k++) {
-            known = known || strcmp(s->memory.allow.items[i], NAMES[k]) == 0;
-        }
-        CHECK(known, "memory.allow",
-              "memory.allow: \"%.80s\" is none of optimizer_8bit, nf4_base, lora, shorter",
-              s->memory.allow.items[i]);
-    }
-    return STATUS_OK;
-}
-
-static enum status check_together(const struct spec *s, struct err *e) {
-    CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
-    CHECK(s->data.train_files.count > 0, "data.train_files",
-          "data.train_files is missing: name at least one file of training rows");
-    CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
-          s->device);
-    TRY(check_precision(s, e));
-    CHECK(s->max_steps > 0 || s->num_train_epochs > 0, "num_train_epochs",
-          "num_train_epochs and max_steps are both 0: one of them must say how long to train");
-    CHECK(s->max_steps == 0 || s->warmup_steps < s->max_steps, "warmup_steps",
-          "warmup_steps is %lld, it must be less than max_steps, which is %lld",
-          (long long)s->warmup_steps, (long long)s->max_steps);
-    CHECK(s->eval_steps == 0 || s->data.eval_files.count > 0, "eval_steps",
-          "eval_steps is %lld, but data.eval_files names no file to evaluate on",
-          (long long)s->eval_steps);
-    CHECK(!s->data.split_turns || strcmp(s->data.mask, "assistant") == 0, "data.split_turns",
-          "data.split_turns trains one answer a row: it needs data.mask assistant, it is %s",
-          s->data.mask);
-    TRY(check_memory(s, e));
-    return check_adapter(s, e);
-}
-
 enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e) {
     *spec = (struct spec){0};
     TRY(set_presets(spec, e));
     FAIL_IF(!cJSON_IsObject(object), STATUS_INVALID, "the run spec must be a JSON object");
     TRY(set_object(spec, object, e));
-    return check_together(spec, e);
+    return spec_check(spec, e);
 }
 
 enum status spec_load(struct spec *spec, const char *path, struct err *e) {

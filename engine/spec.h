@@ -89,6 +89,7 @@ struct spec {
         struct spec_cap cap;
         char *on_oom; /* auto | ask | off */
         struct spec_strings allow;
+        int64_t growth, split_limit, trim_threshold; /* struct arena_settings; 0: the default */
     } memory;
 };
 
@@ -109,6 +110,8 @@ const struct spec_key *spec_keys(int64_t *count);
  * nearest known one. Checks that need more than one key (warmup_steps < max_steps, ...) are done
  * here too. Release with spec_release, also after an error. */
 enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e);
+/* The checks of spec_parse that need more than one key. */
+enum status spec_check(const struct spec *spec, struct err *e);
 /* Reads a JSON file. Relative paths in `model`, `adapter_name_or_path` and `data.*_files` are taken
  * from the process's working folder. */
 enum status spec_load(struct spec *spec, const char *path, struct err *e);

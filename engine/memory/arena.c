@@ -29,7 +29,11 @@ struct arena {
     struct chunk *chunks;
     struct arena_stats stats;
     struct arena_shortage shortage;
+    struct arena_settings settings;
     enum phase phase;
+    struct arena_label label;
+    arena_watcher *watcher; /* may be NULL */
+    void *watcher_context;
 };
 
 static const char *const CATEGORY_NAMES[CATEGORY_COUNT] = {
@@ -135,6 +139,40 @@ enum status arena_open(struct arena **out, struct device *device, int64_t capaci
     return STATUS_OK;
 }
 
+void arena_configure(struct arena *arena, const struct arena_settings *settings) {
+    ASSERT(arena->stats.allocations == 0);
+    arena->settings = *settings;
+}
+
+void arena_watch(struct arena *arena, arena_watcher *watcher, void *context) {
+    arena->watcher = watcher;
+    arena->watcher_context = context;
+}
+
+static void tell_block(const struct arena *arena, enum arena_action action,
+                       const struct arena_block *block) {
+    if (!arena->watcher) return;
+    const struct arena_event event = {.action = action,
+                                      .offset = (char *)block->data - arena->base,
+                                      .bytes = block->bytes,
+                                      .requested = block->requested,
+                                      .category = block->category,
+                                      .phase = arena->phase,
+                                      .label = block->label};
+    arena->watcher(arena->watcher_context, &event);
+}
+
+static void tell_pages(const struct arena *arena, enum arena_action action, int64_t offset,
+                       int64_t bytes) {
+    if (!arena->watcher) return;
+    const struct arena_event event = {.action = action,
+                                      .offset = offset,
+                                      .bytes = bytes,
+                                      .phase = arena->phase,
+                                      .label = arena->label};
+    arena->watcher(arena->watcher_context, &event);
+}
+
 void arena_close(struct arena *arena) {
     if (!arena) return;
     if (arena->stats.reserved) device_decommit(arena->device, arena->base, arena->stats.reserved);
@@ -156,11 +194,12 @@ static int64_t largest_free(const struct arena *arena) {
 }
 
 /* The smallest free block that is large enough; among equals the lowest address, so that the choice
- * does not depend on the order of frees. */
-static struct arena_block *best_fit(const struct arena *arena, int64_t bytes) {
+ * does not depend on the order of frees. Holes of at least `limit` are left alone by smaller
+ * requests; what is behind the last live block is no hole. */
+static struct arena_block *best_fit(const struct arena *arena, int64_t bytes, int64_t limit) {
     struct arena_block *best = NULL;
     for (struct arena_block *b = arena->free_head; b; b = b->free_next) {
-        if (b->bytes < bytes) continue;
+        if (b->bytes < bytes || (bytes < limit && b->bytes >= limit && b->next)) continue;
         if (!best || b->bytes < best->bytes || (b->bytes == best->bytes && b->data < best->data))
             best = b;
     }
@@ -179,6 +218,7 @@ static enum status shortage(struct arena *arena, int64_t bytes, enum category ca
                                       .category = category,
                                       .phase = arena->phase};
     memcpy(report->by_category, s->by_category, sizeof report->by_category);
+    arena->stats.failures++;
     char asked[24], held[24], capacity[24], hole[24];
     return err_set(e, STATUS_OOM,
                    "out of memory in %s: %s for %s do not fit: %s of %s are in use, the largest "
@@ -188,16 +228,33 @@ static enum status shortage(struct arena *arena, int64_t bytes, enum category ca
                    str_bytes(report->largest_free_block, hole));
 }
 
-/* Makes the last block free and at least `bytes` large by backing more pages behind it. */
-static enum status grow(struct arena *arena, int64_t bytes, enum category category,
-                        struct arena_block **out, struct err *e) {
-    struct arena_block *tail = arena->last && !arena->last->live ? arena->last : NULL;
-    const int64_t missing = bytes - (tail ? tail->bytes : 0);
-    int64_t more = round_up(missing, arena->device->page_bytes);
-    const int64_t room = arena->stats.capacity - arena->stats.reserved;
-    if (missing > room) return shortage(arena, bytes, category, e);
+static struct arena_block *free_tail(const struct arena *arena) {
+    return arena->last && !arena->last->live ? arena->last : NULL;
+}
+
+/* What the last block lacks to be free and `bytes` large. */
+static int64_t missing_for(const struct arena *arena, int64_t bytes) {
+    const struct arena_block *const tail = free_tail(arena);
+    return bytes - (tail ? tail->bytes : 0);
+}
+
+/* Whole pages that hold `missing` bytes; more where the settings ask for it and the capacity has
+ * room. */
+static int64_t growth_for(const struct arena *arena, int64_t missing) {
+    const int64_t page = arena->device->page_bytes;
     const int64_t range_left = arena->range_bytes - arena->stats.reserved;
-    if (more > range_left) more = range_left;
+    int64_t more = round_up(missing, page);
+    const int64_t wanted = round_up(arena->settings.growth, page);
+    if (more < wanted) more = wanted;
+    return more < range_left ? more : range_left;
+}
+
+/* Makes the last block free and at least `bytes` large by backing more pages behind it, for which
+ * the capacity has room. */
+static enum status grow(struct arena *arena, int64_t bytes, struct arena_block **out,
+                        struct err *e) {
+    struct arena_block *tail = free_tail(arena);
+    const int64_t more = growth_for(arena, missing_for(arena, bytes));
     char *const at = arena->base + arena->stats.reserved;
     TRY(device_commit(arena->device, at, more, e));
     if (tail) {
@@ -209,7 +266,9 @@ static enum status grow(struct arena *arena, int64_t bytes, enum category catego
         insert_after(arena, arena->last, tail);
         free_list_add(arena, tail);
     }
+    tell_pages(arena, ARENA_BACK, arena->stats.reserved, more);
     arena->stats.reserved += more;
+    arena->stats.reserved_total += more;
     if (arena->stats.reserved > arena->stats.reserved_peak)
         arena->stats.reserved_peak = arena->stats.reserved;
     *out = tail;
@@ -217,8 +276,22 @@ static enum status grow(struct arena *arena, int64_t bytes, enum category catego
 }
 
 static void count_phase(struct arena *arena) {
-    int64_t *const peak = &arena->stats.phase_peak[arena->phase];
-    if (arena->stats.allocated > *peak) *peak = arena->stats.allocated;
+    struct arena_stats *const s = &arena->stats;
+    if (s->allocated <= s->phase_peak[arena->phase]) return;
+    s->phase_peak[arena->phase] = s->allocated;
+    memcpy(s->phase_categories[arena->phase], s->by_category, sizeof s->by_category);
+}
+
+/* Blocks by number and as asked for; `sign` is -1 for a release. */
+static void count_block(struct arena_stats *s, const struct arena_block *block, int sign) {
+    s->live += sign;
+    s->requested += sign * block->requested;
+    if (sign > 0) {
+        s->live_total++;
+        s->allocated_total += block->bytes;
+    }
+    if (s->live > s->live_peak) s->live_peak = s->live;
+    if (s->requested > s->requested_peak) s->requested_peak = s->requested;
 }
 
 static void count(struct arena *arena, int64_t bytes, enum category category) {
@@ -238,13 +311,26 @@ static void count(struct arena *arena, int64_t bytes, enum category category) {
     memcpy(s->at_peak, s->by_category, sizeof s->at_peak);
 }
 
+/* A free block of at least `bytes`: a hole, or made by growing. */
+static enum status find_block(struct arena *arena, int64_t bytes, enum category category,
+                              struct arena_block **out, struct err *e) {
+    const int64_t limit = arena->settings.split_limit;
+    *out = best_fit(arena, bytes, limit);
+    if (*out) return STATUS_OK;
+    const int64_t room = arena->stats.capacity - arena->stats.reserved;
+    if (missing_for(arena, bytes) <= room) return grow(arena, bytes, out, e);
+    /* A run that could go on does not end for a preference. */
+    if (limit) *out = best_fit(arena, bytes, 0);
+    return *out ? STATUS_OK : shortage(arena, bytes, category, e);
+}
+
 enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category,
                         struct arena_block **out, struct err *e) {
     ASSERT(bytes >= 0 && category < CATEGORY_COUNT);
     const int64_t granule = arena->device->granule_bytes;
     const int64_t size = bytes ? round_up(bytes, granule) : granule;
-    struct arena_block *block = best_fit(arena, size);
-    if (!block) TRY(grow(arena, size, category, &block, e));
+    struct arena_block *block = NULL;
+    TRY(find_block(arena, size, category, &block, e));
     /* The last page may reach beyond the capacity; what is used may not. */
     if (arena->stats.allocated + size > arena->stats.capacity)
         return shortage(arena, size, category, e);
@@ -258,8 +344,13 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
         block->bytes = size;
     }
     block->live = true;
+    block->requested = bytes;
     block->category = category;
+    block->phase = arena->phase;
+    block->label = arena->label;
+    count_block(&arena->stats, block, 1);
     count(arena, size, category);
+    tell_block(arena, ARENA_ALLOC, block);
     *out = block;
     return STATUS_OK;
 }
@@ -267,7 +358,9 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
 void arena_free(struct arena *arena, struct arena_block *block) {
     if (!block) return;
     ASSERT(block->live);
+    count_block(&arena->stats, block, -1);
     count(arena, -block->bytes, block->category);
+    tell_block(arena, ARENA_FREE, block);
     struct arena_block *const right = block->next;
     if (right && !right->live) {
         free_list_remove(arena, right);
@@ -292,6 +385,7 @@ int64_t arena_trim(struct arena *arena) {
     const int64_t given = arena->stats.reserved - keep;
     if (given <= 0) return 0;
     device_decommit(arena->device, arena->base + keep, given);
+    tell_pages(arena, ARENA_UNBACK, keep, given);
     arena->stats.reserved = keep;
     tail->bytes -= given;
     if (tail->bytes == 0) {
@@ -299,6 +393,23 @@ int64_t arena_trim(struct arena *arena) {
         unlink_block(arena, tail);
     }
     return given;
+}
+
+int64_t arena_settle(struct arena *arena) {
+    const int64_t threshold = arena->settings.trim_threshold;
+    return threshold && arena->stats.reserved > threshold ? arena_trim(arena) : 0;
+}
+
+void arena_set_label(struct arena *arena, struct arena_label label) {
+    arena->label = label;
+}
+
+const void *arena_base(const struct arena *arena) {
+    return arena->base;
+}
+
+const struct arena_block *arena_first(const struct arena *arena) {
+    return arena->first;
 }
 
 void arena_enter(struct arena *arena, enum phase phase) {
@@ -323,10 +434,11 @@ uint64_t arena_fingerprint(const struct arena *arena) {
 
 void arena_forget_since(struct arena *arena, const struct arena_stats *then) {
     ASSERT(arena->stats.allocated == then->allocated);
-    const int64_t reserved = arena->stats.reserved, peak = arena->stats.reserved_peak;
+    const struct arena_stats now = arena->stats;
     arena->stats = *then;
-    arena->stats.reserved = reserved;
-    arena->stats.reserved_peak = peak;
+    arena->stats.reserved = now.reserved;
+    arena->stats.reserved_peak = now.reserved_peak;
+    arena->stats.reserved_total = now.reserved_total;
 }
 
 const struct arena_shortage *arena_last_shortage(const struct arena *arena) {

@@ -40,11 +40,21 @@ enum phase {
 };
 const char *phase_name(enum phase phase);
 
+/* What the caller is working at: "layer" 12. `what` is NULL or a string that is never freed. Labels
+ * are for people; nothing is decided by them. */
+struct arena_label {
+    const char *what;
+    int32_t index; /* -1: there is only one */
+};
+
 /* One live allocation. `data` is granule-aligned device memory. The block belongs to the arena. */
 struct arena_block {
     void *data;
-    int64_t bytes; /* rounded up to granules */
+    int64_t bytes;     /* rounded up to granules */
+    int64_t requested; /* as asked for */
     enum category category;
+    enum phase phase; /* in which it was allocated */
+    struct arena_label label;
     bool live;
     struct arena_block *previous, *next; /* by address */
     struct arena_block *free_previous,
@@ -55,15 +65,22 @@ struct arena_block {
 struct arena_stats {
     int64_t capacity;
     int64_t allocated, allocated_peak;
-    int64_t reserved, reserved_peak; /* backed by the device */
-    int64_t largest_free_block;      /* inside what is reserved */
+    int64_t requested, requested_peak; /* what `allocated` would be without rounding */
+    int64_t reserved, reserved_peak;   /* backed by the device */
+    int64_t allocated_total;           /* of all allocations so far; freed: this - allocated */
+    int64_t reserved_total;            /* of all backing so far */
+    int64_t largest_free_block;        /* inside what is reserved */
     int64_t by_category[CATEGORY_COUNT];
     int64_t category_peak[CATEGORY_COUNT]; /* each category's own peak */
     int64_t at_peak[CATEGORY_COUNT];       /* the categories at the moment of allocated_peak */
     int64_t phase_peak[PHASE_COUNT];       /* of allocated, 0 for a phase not entered */
+    int64_t phase_categories[PHASE_COUNT][CATEGORY_COUNT]; /* at the moment of phase_peak */
     enum phase peak_phase;
-    uint64_t allocations; /* calls so far */
-    uint64_t trace;       /* hash over the sequence of (bytes, category) of all calls */
+    uint64_t allocations;    /* calls so far, of arena_alloc and arena_free */
+    int64_t live, live_peak; /* blocks */
+    int64_t live_total;      /* blocks allocated so far */
+    int64_t failures;        /* STATUS_OOM so far */
+    uint64_t trace;          /* hash over the sequence of (bytes, category) of all calls */
 };
 
 /* What was short, kept from the last STATUS_OOM for the report. */
@@ -74,11 +91,37 @@ struct arena_shortage {
     int64_t by_category[CATEGORY_COUNT];
 };
 
+/* How the arena takes memory from its device, in bytes; zeroed: as little as possible, and it keeps
+ * what it has. The same settings must be given to plan and run. */
+struct arena_settings {
+    int64_t growth;         /* back at least so much at a time, where the capacity allows */
+    int64_t split_limit;    /* holes of at least this size are kept for requests of at least this
+                             * size, unless nothing else is left */
+    int64_t trim_threshold; /* arena_settle gives unused memory back when more than this is backed;
+                             * 0: never */
+};
+
+/* What a watcher is told. `offset` is from the base of the range; for ALLOC and FREE the rest is as
+ * in struct arena_block, for BACK and UNBACK (pages taken from the device and given back) only
+ * bytes, phase and label are set. */
+enum arena_action { ARENA_ALLOC, ARENA_FREE, ARENA_BACK, ARENA_UNBACK };
+struct arena_event {
+    enum arena_action action;
+    int64_t offset, bytes, requested;
+    enum category category;
+    enum phase phase;
+    struct arena_label label;
+};
+/* Called after the books are changed; must not call the arena. */
+typedef void arena_watcher(void *context, const struct arena_event *event);
+
 struct arena;
 
 /* capacity in bytes, at least one page. Caller frees with arena_close; the device must outlive it.
  */
 enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e);
+/* Before the first allocation. */
+void arena_configure(struct arena *arena, const struct arena_settings *settings);
 /* Every block is gone afterwards. */
 void arena_close(struct arena *arena);
 /* bytes >= 0 (0 gives one granule). STATUS_OOM, with a text for the user, when it does not fit the
@@ -88,8 +131,19 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
 void arena_free(struct arena *arena, struct arena_block *block);
 /* Gives back what is reserved beyond the last live block. Returns the bytes given back. */
 int64_t arena_trim(struct arena *arena);
+/* Between steps: trims when more is backed than the settings want to keep. Returns the bytes given
+ * back. */
+int64_t arena_settle(struct arena *arena);
 /* From here on peaks are counted for this phase too. */
 void arena_enter(struct arena *arena, enum phase phase);
+/* Allocations from here on carry this label. */
+void arena_set_label(struct arena *arena, struct arena_label label);
+/* NULL stops watching. One watcher at a time. */
+void arena_watch(struct arena *arena, arena_watcher *watcher, void *context);
+/* Where the range begins, and its blocks: from here on along `next`, by address, live and free,
+ * without gaps up to stats.reserved. NULL when nothing is reserved. */
+const void *arena_base(const struct arena *arena);
+const struct arena_block *arena_first(const struct arena *arena);
 void arena_get_stats(const struct arena *arena, struct arena_stats *stats);
 /* A hash of which bytes are taken and which are free: from two equal states the same calls give the
  * same addresses. */

@@ -33,6 +33,7 @@ static enum status train_shape(struct session *s, const struct plan_request *r,
         TRY(step_train(&s->model, batch, &options, &sums, e));
         arena_enter(s->arena, PHASE_OPTIMIZER);
         TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
+        arena_settle(s->arena);
     }
     return STATUS_OK;
 }

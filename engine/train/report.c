@@ -44,6 +44,14 @@ enum status report_start(struct event_log *log, const struct start_report *r, st
     return event_write(log, EVENT_START, fields, e);
 }
 
+enum status report_alloc_conf(struct event_log *log, const struct alloc_conf *conf, struct err *e) {
+    struct str text = {0};
+    alloc_conf_describe(conf, &text);
+    const enum status status = text.len ? report_log(log, "info", str_text(&text), e) : STATUS_OK;
+    str_release(&text);
+    return status;
+}
+
 static double ratio(double a, int64_t b) {
     return b > 0 ? a / (double)b : 0;
 }

@@ -21,6 +21,9 @@ struct start_report {
 };
 enum status report_start(struct event_log *log, const struct start_report *r, struct err *e);
 
+/* What was taken over from PyTorch's variables, if they are set. */
+enum status report_alloc_conf(struct event_log *log, const struct alloc_conf *conf, struct err *e);
+
 struct step_report {
     int64_t step, total_steps, trained_tokens, tokens, correct;
     double epoch, loss, grad_norm, learning_rate, seconds;

@@ -62,7 +62,9 @@ static enum status train_step(struct run *r, struct err *e) {
                                        .learning_rate = rate,
                                        .seconds = seconds_since(began)};
     TRY(report_step(&r->log, &report, e));
-    return report_memory(&r->log, s, r->state.step, "train", e);
+    TRY(report_memory(&r->log, s, r->state.step, "train", e));
+    arena_settle(s->arena);
+    return STATUS_OK;
 }
 
 static enum status evaluate(struct run *r, struct err *e) {

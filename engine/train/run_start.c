@@ -179,6 +179,7 @@ enum status run_prepare(struct run *r, struct err *e) {
                                        .capacity = stats.capacity,
                                        .resumed_from_step = r->state.step};
     TRY(report_start(&r->log, &start, e));
+    TRY(report_alloc_conf(&r->log, &r->options.alloc_conf, e));
     r->schedule = (struct schedule){.type = schedule_parse(r->spec.lr_scheduler_type),
                                     .peak = r->spec.learning_rate,
                                     .warmup_steps = r->spec.warmup_steps,

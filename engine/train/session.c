@@ -60,6 +60,12 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .stochastic_rounding = spec->stochastic_rounding,
                                       .length_max = spec->data.max_length};
     o->cuda_graphs = spec->cuda_graphs;
+    o->arena = (struct arena_settings){.growth = spec->memory.growth,
+                                       .split_limit = spec->memory.split_limit,
+                                       .trim_threshold = spec->memory.trim_threshold};
+    TRY(alloc_conf_read(&o->alloc_conf, e));
+    struct arena_settings both = o->arena; /* contradictions are said before anything is opened */
+    TRY(alloc_conf_apply(&o->alloc_conf, 0, &both, e));
     o->model.lora = !o->model.full;
     o->optimizer = (struct optimizer_options){.beta1 = spec->adam_beta1,
                                               .beta2 = spec->adam_beta2,
@@ -114,6 +120,15 @@ enum status session_capacity(struct device *device, const struct spec_cap *cap, 
     return STATUS_OK;
 }
 
+static enum status open_arena(struct session *s, const struct session_options *options,
+                              int64_t capacity, struct err *e) {
+    struct arena_settings settings = options->arena;
+    TRY(alloc_conf_apply(&options->alloc_conf, capacity, &settings, e));
+    TRY(arena_open(&s->arena, s->device, capacity, e));
+    arena_configure(s->arena, &settings);
+    return STATUS_OK;
+}
+
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
                          struct err *e) {
@@ -123,7 +138,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     if (s->device->computes) start_trace("device open");
     if (place->lora_tails) s->device->lora_tails = true;
     TRY(session_capacity(s->device, &place->cap, &capacity, e));
-    TRY(arena_open(&s->arena, s->device, capacity, e));
+    TRY(open_arena(s, options, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));
     graphs_init(&s->graphs, s->device, s->arena, place->train && options->cuda_graphs);

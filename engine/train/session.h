@@ -5,6 +5,7 @@
 #ifndef PLIMSOLL_ENGINE_TRAIN_SESSION_H
 #define PLIMSOLL_ENGINE_TRAIN_SESSION_H
 
+#include "engine/memory/alloc_conf.h"
 #include "engine/spec.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/step.h"
@@ -25,6 +26,8 @@ struct session_options {
     struct model_options model;
     struct optimizer_options optimizer;
     struct device_options device;
+    struct arena_settings arena;
+    struct alloc_conf alloc_conf; /* of the environment */
     bool cuda_graphs;
     char **targets;
     int64_t target_count;

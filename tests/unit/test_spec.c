@@ -172,6 +172,12 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"target_modules\":[\"all-linear\",\"x\"]"), "target_modules", "alone");
     expect_error(WITH("\"memory\":{\"cap\":\"much\"}"), "memory.cap", "much");
     expect_error(WITH("\"memory\":3"), "memory", "object");
+    /* M05: settings are judged together, and the text names both. */
+    expect_error(WITH("\"memory\":{\"cap\":\"1GiB\",\"growth\":\"2GiB\"}"), "memory.growth",
+                 "memory.cap");
+    expect_error(WITH("\"memory\":{\"cap\":\"1GiB\",\"trim_threshold\":\"2GiB\"}"),
+                 "memory.trim_threshold", "memory.cap");
+    expect_error(WITH("\"memory\":{\"split_limit\":-1}"), "memory.split_limit", "from 0");
 #undef WITH
 }
 

@@ -34,6 +34,9 @@ const LABELS = {
     "data.fold_system": "Fold the system message into the first question",
     "data.fix_mistral_regex": "Mistral's own word pattern",
     "memory.cap": "Memory cap",
+    "memory.growth": "Reserve in pieces of",
+    "memory.split_limit": "Keep free blocks whole from",
+    "memory.trim_threshold": "Give back unused memory above",
 };
 const CHOICE_LABELS = { finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" } };
 
