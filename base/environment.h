@@ -8,4 +8,13 @@
 /* The value, or NULL when it is not set or empty. Borrowed until the environment changes. */
 const char *environment(const char *name);
 
+/* Ends the process at once, with nothing but open files closed by the system: for a thread that
+ * finds that the main one will not come back. */
+#ifdef __cplusplus
+[[noreturn]]
+#else
+_Noreturn
+#endif
+void environment_leave(int exit_code);
+
 #endif

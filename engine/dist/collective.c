@@ -3,33 +3,150 @@
  * A sum is a reduce-scatter (everyone gets the others' share of its own piece, and adds them in the
  * order of ranks) followed by an all-gather. Each element is added once, by one rank, in one order:
  * all ranks end with the same bits, which a library's own all-reduce does not promise. */
-#include "engine/dist/comm.h"
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/dist/mover.h"
+#include "engine/dist/wire.h"
+
+/* Elements that all ranks together send to one rank at a time: enough to be limited by the memory
+ * and not by messages, and small beside any model. */
+enum { ROUND_ELEMENTS = 4 << 20 };
+
+static int64_t min_i64(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 struct comm_piece comm_piece_of(int64_t count, int64_t pitch, int64_t rank, int64_t world) {
     ASSERT(count >= 0 && pitch > 0 && rank >= 0 && rank < world);
     const int64_t pitches = (count + pitch - 1) / pitch;
     const int64_t each = (pitches + world - 1) / world * pitch;
-    const int64_t first = rank * each < count ? rank * each : count;
-    const int64_t end = first + each < count ? first + each : count;
+    const int64_t first = min_i64(rank * each, count), end = min_i64(first + each, count);
     return (struct comm_piece){.first = first, .count = end - first};
 }
 
+/* Elements of one piece that travel at a time. */
+static int64_t round_of(int64_t count, int64_t world) {
+    return min_i64(comm_piece_of(count, COMM_PITCH, 0, world).count, ROUND_ELEMENTS / world);
+}
+
 int64_t comm_scratch_bytes(int64_t count, int64_t world) {
-    (void)count, (void)world;
-    return 0;
+    return world > 1 ? world * round_of(count, world) * (int64_t)sizeof(float) : 0;
+}
+
+/* Device memory that MPI can read. */
+static enum status check_device(const struct device *device, struct err *e) {
+    FAIL_IF(device->kind != DEVICE_CPU, STATUS_UNSUPPORTED,
+            "several ranks work on the device cpu only in this version, it is %s", device->name);
+    return STATUS_OK;
+}
+
+/* The part of rank's piece that travels in the round that begins at `offset` of each piece. */
+static struct comm_piece part_of(int64_t count, int64_t rank, int64_t world, int64_t offset) {
+    const struct comm_piece piece = comm_piece_of(count, COMM_PITCH, rank, world);
+    const int64_t most = round_of(count, world), left = piece.count - offset;
+    if (left <= 0) return (struct comm_piece){.first = piece.first + piece.count};
+    return (struct comm_piece){.first = piece.first + offset, .count = min_i64(left, most)};
+}
+
+/* Adds in the order of ranks; the own share lies in data itself until it is its turn. */
+static void add_round(const struct comm *c, const float *shares, int64_t pitch, float *data,
+                      int64_t count) {
+#pragma omp parallel for schedule(static) if (count > 65536)
+    for (int64_t i = 0; i < count; i++) {
+        float sum = c->rank == 0 ? data[i] : shares[i];
+        for (int64_t rank = 1; rank < c->world; rank++) {
+            sum += rank == c->rank ? data[i] : shares[rank * pitch + i];
+        }
+        data[i] = sum;
+    }
+}
+
+static enum status reduce_round(struct comm *c, const struct comm_scratch *scratch, float *data,
+                                int64_t count, int64_t offset, struct err *e) {
+    struct mpi_message *const messages = mem_new((size_t)c->world * 2, sizeof *messages);
+    const int64_t pitch = round_of(count, c->world);
+    const struct comm_piece mine = part_of(count, c->rank, c->world, offset);
+    float *const shares = scratch->data;
+    int64_t used = 0;
+    for (int64_t step = 1; step < c->world; step++) {
+        const int64_t peer = (c->rank + step) % c->world;
+        const struct comm_piece theirs = part_of(count, peer, c->world, offset);
+        messages[used++] = (struct mpi_message){
+            .peer = peer, .data = shares + peer * pitch, .bytes = mine.count * 4};
+        messages[used++] = (struct mpi_message){
+            .peer = peer, .data = data + theirs.first, .bytes = theirs.count * 4, .sends = true};
+    }
+    const enum status status = mover_exchange(c, messages, used, e);
+    mem_free(messages);
+    if (status == STATUS_OK) add_round(c, shares, pitch, data + mine.first, mine.count);
+    return status;
+}
+
+/* What the trainer does, for reports on this rank and on others; NULL: it computes. */
+static void enter(struct comm *c, const char *name) {
+    char text[160];
+    snprintf(text, sizeof text, "%s%s%s", name ? name : "computing", c->doing[0] ? " for " : "",
+             c->doing);
+    wire_doing(c->wire, text);
 }
 
 enum status comm_reduce_scatter(struct comm *c, struct device *device,
                                 const struct comm_scratch *scratch, float *data, int64_t count,
                                 struct err *e) {
-    (void)c, (void)device, (void)scratch, (void)data, (void)count, (void)e;
-    return STATUS_OK;
+    if (!c->mover) return STATUS_OK;
+    TRY(check_device(device, e));
+    ASSERT(scratch->bytes >= comm_scratch_bytes(count, c->world));
+    const int64_t each = comm_piece_of(count, COMM_PITCH, 0, c->world).count;
+    const int64_t round = round_of(count, c->world);
+    enum status status = STATUS_OK;
+    enter(c, "in the sum of gradients");
+    for (int64_t offset = 0; status == STATUS_OK && offset < each; offset += round) {
+        status = reduce_round(c, scratch, data, count, offset, e);
+    }
+    enter(c, NULL);
+    return status;
+}
+
+/* Own piece to all, theirs to here; long pieces in several messages, in order. */
+static int64_t gather_messages(const struct comm *c, char *data, int64_t element_bytes,
+                               int64_t count, struct mpi_message *messages) {
+    int64_t used = 0;
+    for (int64_t step = 1; step < c->world; step++) {
+        const int64_t peer = (c->rank + step) % c->world;
+        const int64_t ranks[] = {peer, c->rank};
+        for (int sends = 0; sends < 2; sends++) {
+            const struct comm_piece piece =
+                comm_piece_of(count, COMM_PITCH, ranks[sends], c->world);
+            char *at = data + piece.first * element_bytes;
+            int64_t left = piece.count * element_bytes;
+            for (; left > 0; left -= MPI_MESSAGE_MAX, at += MPI_MESSAGE_MAX) {
+                if (messages) {
+                    messages[used] = (struct mpi_message){.peer = peer,
+                                                          .data = at,
+                                                          .bytes = min_i64(left, MPI_MESSAGE_MAX),
+                                                          .sends = sends == 1};
+                }
+                used++;
+            }
+        }
+    }
+    return used;
 }
 
 enum status comm_all_gather(struct comm *c, struct device *device, void *data,
                             int64_t element_bytes, int64_t count, struct err *e) {
-    (void)c, (void)device, (void)data, (void)element_bytes, (void)count, (void)e;
-    return STATUS_OK;
+    if (!c->mover) return STATUS_OK;
+    TRY(check_device(device, e));
+    const int64_t needed = gather_messages(c, data, element_bytes, count, NULL);
+    struct mpi_message *const messages = mem_new((size_t)needed, sizeof *messages);
+    gather_messages(c, data, element_bytes, count, messages);
+    enter(c, "in the exchange of pieces");
+    const enum status status = mover_exchange(c, messages, needed, e);
+    enter(c, NULL);
+    mem_free(messages);
+    return status;
 }
 
 enum status comm_all_reduce(struct comm *c, struct device *device,

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/dist/mover.h"
+#include "engine/dist/wire.h"
 
 static enum status check_place(int64_t rank, int64_t world, struct err *e) {
     FAIL_IF(world < 1 || world > COMM_WORLD_MAX, STATUS_INVALID,
@@ -30,23 +32,31 @@ enum status comm_open_planned(struct comm **out, int64_t rank, int64_t world, st
 
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e) {
-    FAIL_IF(place->world > 1, STATUS_UNSUPPORTED, "%lld ranks were started; this version runs one",
-            (long long)place->world);
     TRY(comm_open_planned(out, place->rank, place->world, e));
-    (*out)->options = *options;
-    return STATUS_OK;
+    struct comm *const c = *out;
+    c->options = *options;
+    c->local_rank = place->local_rank;
+    c->local_world = place->local_world;
+    if (place->world == 1) return STATUS_OK;
+    comm_doing(c, "the start");
+    TRY(wire_open(&c->wire, place, options, e));
+    return mover_open(&c->mover, place, e);
 }
 
 void comm_close(struct comm *c) {
+    if (!c) return;
+    struct err ignored = {0};
+    /* MPI ends by waiting for all, so first it must be sure that all come. */
+    const bool in_order = !c->abandoned && comm_barrier(c, &ignored) == STATUS_OK;
+    mover_close(c->mover, in_order);
+    wire_close(c->wire);
     mem_free(c);
 }
 
-void comm_abandon(struct comm *c, const char *why) {
-    (void)c, (void)why;
-}
-
-void comm_end_gang(struct comm *c, int exit_code) {
-    (void)c, (void)exit_code;
+void comm_abandon(struct comm *c, const struct err *why) {
+    if (!c) return;
+    c->abandoned = true;
+    if (c->wire) wire_abandon(c->wire, why);
 }
 
 void comm_doing(struct comm *c, const char *format, ...) {
@@ -57,14 +67,21 @@ void comm_doing(struct comm *c, const char *format, ...) {
 }
 
 enum status comm_check(const struct comm *c, struct err *e) {
-    (void)c, (void)e;
-    return STATUS_OK;
+    return c->wire ? wire_check(c->wire, e) : STATUS_OK;
 }
 
 enum status comm_gather(struct comm *c, const void *mine, int64_t bytes, void *all, struct err *e) {
     ASSERT(bytes >= 0 && bytes <= COMM_RECORD_MAX);
-    (void)e;
-    for (int64_t rank = 0; rank < c->world; rank++) {
+    if (c->wire) {
+        char text[160];
+        snprintf(text, sizeof text, "in the meeting for %s", c->doing);
+        wire_doing(c->wire, text);
+        const enum status status = wire_gather(c->wire, mine, bytes, all, e);
+        snprintf(text, sizeof text, "computing for %s", c->doing);
+        wire_doing(c->wire, text);
+        return status;
+    }
+    for (int64_t rank = 0; bytes > 0 && rank < c->world; rank++) {
         memcpy((char *)all + rank * bytes, mine, (size_t)bytes);
     }
     return STATUS_OK;

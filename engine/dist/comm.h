@@ -38,7 +38,14 @@ struct comm_options {
     const char *folder;  /* the run directory: ranks find each other there */
     int64_t silence_ms;  /* a rank that gives no sign of life for so long is lost */
     int64_t patience_ms; /* a rank that lives but does not join a collective for so long is lost */
+    /* Told once, by another thread and at once, that a rank is lost; the trainer's own thread then
+     * has COMM_GRACE_MS to end the process with what its next collective returns, or the process is
+     * ended with exit_code. NULL: nobody is told. */
+    void (*lost)(void *context, const struct err *why);
+    void *context;
+    int exit_code;
 };
+enum { COMM_SILENCE_MS = 8000, COMM_PATIENCE_MS = 600000, COMM_GRACE_MS = 3000 };
 
 struct wire;
 struct mover;
@@ -49,6 +56,7 @@ struct comm {
     struct wire *wire;   /* the host channel, NULL where nobody else is there */
     struct mover *mover; /* device data, NULL where nothing moves */
     struct comm_options options;
+    bool abandoned;
     char doing[96]; /* see comm_doing */
 };
 
@@ -61,13 +69,10 @@ enum status comm_open(struct comm **out, const struct comm_place *place,
 enum status comm_open_planned(struct comm **out, int64_t rank, int64_t world, struct err *e);
 /* Leaves in good order, when the others do. NULL is fine. */
 void comm_close(struct comm *c);
-/* After a failure: tells the others why (they fail with STATUS_LOST and this text), and leaves
- * without waiting for anybody. The process must end soon; comm_close after it does nothing more. */
-void comm_abandon(struct comm *c, const char *why);
-/* Ends the whole gang at once where the launcher can (MPI_Abort with this exit code; then it does
- * not return). For a rank that has reported what it had to. */
-void comm_end_gang(struct comm *c, int exit_code);
-
+/* After a failure: tells the others why (they fail with the same status and "rank N: " in front of
+ * the text), and leaves without waiting for anybody. The process must end soon; comm_close after it
+ * frees. */
+void comm_abandon(struct comm *c, const struct err *why);
 /* Names what the next collectives are for, in errors: "step 12". Cut at 95 bytes. */
 void comm_doing(struct comm *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* STATUS_LOST if a rank is known to be lost, without waiting: for long work between collectives. */

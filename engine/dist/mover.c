@@ -1,0 +1,121 @@
+/* mover.c - loading the MPI module, and waiting for its messages without ever waiting inside MPI.
+ *
+ * Between two looks the thread first yields, then sleeps longer and longer: ranks may share cores,
+ * and who spins takes the time of the rank that it waits for. */
+#include "engine/dist/mover.h"
+
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "engine/dist/wire.h"
+
+enum { YIELDS = 200, NAP_FIRST_US = 20, NAP_MOST_US = 500, CHECK_EVERY = 64 };
+static const char MODULE_NAME[] = "plimsoll-mpi.so";
+
+struct mover {
+    void *library;
+    const struct mpi_module *module;
+    void *state;
+};
+
+/* Beside the program, where the build and the installation put it. Caller frees. */
+static char *module_path(void) {
+    char program[FILE_PATH_MAX];
+    const ssize_t len = readlink("/proc/self/exe", program, sizeof program - 1);
+    if (len <= 0) return mem_strdup(MODULE_NAME);
+    program[len] = 0;
+    char *const slash = strrchr(program, '/');
+    if (slash) *slash = 0;
+    return file_join(program, MODULE_NAME);
+}
+
+static enum status load(struct mover *m, const struct comm_place *place, struct err *e) {
+    char *const path = module_path();
+    enum status status = STATUS_OK;
+    if (!file_exists(path)) {
+        status = err_set(e, STATUS_UNSUPPORTED,
+                         "this is rank %lld of %lld, and %s is not there: plimsoll was built "
+                         "without MPI; build it with libopenmpi-dev installed, or set "
+                         "parallel.ranks to 1",
+                         (long long)place->rank, (long long)place->world, path);
+    } else if (!(m->library = dlopen(path, RTLD_NOW | RTLD_GLOBAL))) {
+        status = err_set(e, STATUS_UNSUPPORTED,
+                         "MPI cannot be loaded: %s (is openmpi-bin installed?)", dlerror());
+    }
+    mem_free(path);
+    TRY(status);
+    m->module = dlsym(m->library, MPI_MODULE_SYMBOL);
+    FAIL_IF(!m->module || m->module->version != MPI_MODULE_VERSION, STATUS_UNSUPPORTED,
+            "%s is of another version of plimsoll", MODULE_NAME);
+    return STATUS_OK;
+}
+
+enum status mover_open(struct mover **out, const struct comm_place *place, struct err *e) {
+    struct mover *const m = *out = mem_new(1, sizeof *m);
+    char why[MPI_MODULE_TEXT] = "";
+    int64_t rank = 0, world = 0;
+    TRY(load(m, place, e));
+    FAIL_IF(!m->module->open(&m->state, &rank, &world, why), STATUS_DEVICE,
+            "MPI does not start: %s", why);
+    FAIL_IF(
+        rank != place->rank || world != place->world, STATUS_UNSUPPORTED,
+        "the environment says rank %lld of %lld, MPI says rank %lld of %lld: start the ranks with "
+        "mpirun, or with srun and its MPI plugin",
+        (long long)place->rank, (long long)place->world, (long long)rank, (long long)world);
+    return STATUS_OK;
+}
+
+void mover_close(struct mover *m, bool in_order) {
+    if (!m) return;
+    /* Out of order MPI is left open: its end waits for ranks that will not come. */
+    if (m->state && in_order) m->module->close(m->state);
+    mem_free(m);
+}
+
+static void nap(int64_t turn) {
+    const int64_t naps = turn - YIELDS;
+    if (naps < 0) {
+        const struct timespec none = {0};
+        (void)nanosleep(&none, NULL);
+        return;
+    }
+    const int64_t us = naps < 10 ? NAP_FIRST_US << (naps / 2) : NAP_MOST_US;
+    const struct timespec time = {.tv_nsec = (us < NAP_MOST_US ? us : NAP_MOST_US) * 1000};
+    (void)nanosleep(&time, NULL);
+}
+
+static enum status report_late(struct comm *c, int64_t late, struct err *e) {
+    char name[160], text[ERR_TEXT_MAX];
+    snprintf(text, sizeof text, "%s lives but has not joined the others for %lld s, %s",
+             wire_name(c->wire, late, name), (long long)(c->options.patience_ms / 1000), c->doing);
+    return wire_report(c->wire, late, text, e);
+}
+
+enum status mover_exchange(struct comm *c, const struct mpi_message *messages, int64_t count,
+                           struct err *e) {
+    struct mover *const m = c->mover;
+    char why[MPI_MODULE_TEXT] = "";
+    const int64_t began = clock_steady_ns();
+    bool done = false;
+    int64_t late = 0;
+    FAIL_IF(!m->module->post(m->state, messages, (int)count, why), STATUS_DEVICE, "MPI failed: %s",
+            why);
+    for (int64_t turn = 0; !done; turn++) {
+        if (!m->module->test(m->state, &done, &late, why)) {
+            TRY(wire_check(c->wire, e)); /* a lost rank may show itself here first */
+            return err_set(e, STATUS_DEVICE, "MPI failed: %s", why);
+        }
+        if (done) break;
+        if (turn % CHECK_EVERY == 0) TRY(wire_check(c->wire, e));
+        if (clock_steady_ns() - began > c->options.patience_ms * 1000000)
+            return report_late(c, late, e);
+        nap(turn);
+    }
+    return STATUS_OK;
+}

@@ -1,0 +1,127 @@
+/* rendezvous.c - see rendezvous.h.
+ *
+ * The run directory is what all ranks share anyway, on one machine or on many, so no launcher has
+ * to carry an address. Only who can read the run directory can join. */
+#include "engine/dist/rendezvous.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "base/socket.h"
+
+enum { CONNECT_MS = 2000, FILE_BYTES_MAX = 65536 };
+
+static char *file_path(const char *folder) {
+    return file_join(folder, "ranks.json");
+}
+
+static enum status publish(const char *folder, int port, const char token[TOKEN_BYTES],
+                           const struct comm_place *place, struct err *e) {
+    struct str addresses = {0}, text = {0};
+    cJSON *const json = cJSON_CreateObject();
+    char *const path = file_path(folder);
+    if (place->local_world < place->world) {
+        socket_addresses(&addresses);
+    } else {
+        str_append(&addresses, "127.0.0.1");
+    }
+    for (int i = 0; i < TOKEN_BYTES; i++) {
+        str_appendf(&text, "%02x", (unsigned char)token[i]);
+    }
+    json_add_string(json, "addresses", str_text(&addresses));
+    json_add_i64(json, "port", port);
+    json_add_i64(json, "world", place->world);
+    json_add_string(json, "token", str_text(&text));
+    const enum status status = json_write_file(path, json, e);
+    mem_free(path);
+    cJSON_Delete(json);
+    str_release(&addresses);
+    str_release(&text);
+    return status;
+}
+
+enum status rendezvous_open(int *listener, char token[TOKEN_BYTES], const char *folder,
+                            const struct comm_place *place, struct err *e) {
+    int port = 0;
+    TRY(socket_random(token, TOKEN_BYTES, e));
+    TRY(socket_listen(listener, place->local_world == place->world, &port, e));
+    return publish(folder, port, token, place, e);
+}
+
+void rendezvous_close(const char *folder) {
+    char *const path = file_path(folder);
+    struct err ignored = {0}; /* a file that stays is told by its token */
+    (void)file_remove_all(path, &ignored);
+    mem_free(path);
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+static enum status parse_token(const char *text, char token[TOKEN_BYTES], struct err *e) {
+    FAIL_IF(strlen(text) != 2 * TOKEN_BYTES, STATUS_INVALID, "ranks.json has no token");
+    for (int i = 0; i < TOKEN_BYTES; i++) {
+        const int high = hex_digit(text[2 * i]), low = hex_digit(text[2 * i + 1]);
+        FAIL_IF(high < 0 || low < 0, STATUS_INVALID, "the token in ranks.json is damaged");
+        token[i] = (char)(16 * high + low);
+    }
+    return STATUS_OK;
+}
+
+/* Where rank 0 says it can be reached. */
+struct meeting {
+    cJSON *json;
+    const char *addresses;
+    int64_t port;
+    char token[TOKEN_BYTES];
+};
+
+static enum status read_meeting(struct meeting *m, const char *folder, struct err *e) {
+    char *const path = file_path(folder);
+    const char *token = "";
+    const enum status status = json_read_file(path, FILE_BYTES_MAX, &m->json, e);
+    mem_free(path);
+    TRY(status);
+    m->addresses = "";
+    TRY(json_get_string(m->json, "addresses", &m->addresses, e));
+    TRY(json_get_i64(m->json, "port", &m->port, e));
+    TRY(json_get_string(m->json, "token", &token, e));
+    FAIL_IF(m->port < 1 || m->port > 65535, STATUS_INVALID, "ranks.json has no port");
+    return parse_token(token, m->token, e);
+}
+
+static enum status connect_any(int *fd, const struct meeting *m, struct err *e) {
+    char address[HOST_NAME_MAX_BYTES];
+    enum status status = STATUS_NOT_FOUND;
+    for (const char *at = m->addresses; *at; at += strspn(at, " ")) {
+        const size_t len = strcspn(at, " ");
+        snprintf(address, sizeof address, "%.*s", (int)len, at);
+        at += len;
+        err_clear(e);
+        status = socket_connect(fd, address, (int)m->port, CONNECT_MS, e);
+        if (status == STATUS_OK) return STATUS_OK;
+    }
+    return status;
+}
+
+enum status rendezvous_try(struct peer *peer, const char *folder, const struct comm_place *place,
+                           struct err *e) {
+    struct meeting m = {0};
+    struct hello hello = {.rank = place->rank, .world = place->world, .pid = getpid()};
+    enum status status = STATUS_OK;
+    GUARD(read_meeting(&m, folder, e));
+    GUARD(connect_any(&peer->fd, &m, e));
+    memcpy(hello.token, m.token, sizeof hello.token);
+    socket_host_name(hello.host, sizeof hello.host);
+    peer_put(peer, FRAME_HELLO, place->rank, &hello, sizeof hello);
+    peer->heard_ns = clock_steady_ns();
+done:
+    cJSON_Delete(m.json);
+    return status;
+}
