@@ -11,6 +11,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/memory/pressure.h"
 
 enum { RECORDS_PER_CHUNK = 512 };
 
@@ -32,6 +33,7 @@ struct arena {
     struct arena_settings settings;
     enum phase phase;
     struct arena_label label;
+    struct pressure pressure;
     arena_watcher *watcher; /* may be NULL */
     void *watcher_context;
 };
@@ -126,7 +128,9 @@ enum status arena_open(struct arena **out, struct device *device, int64_t capaci
             (long long)capacity, (long long)device->page_bytes);
     struct arena *const arena = mem_new(1, sizeof *arena);
     arena->device = device;
-    arena->range_bytes = round_up(capacity, device->page_bytes);
+    const bool larger = device->computes && device->total_bytes > capacity;
+    const int64_t most = larger ? device->total_bytes : capacity;
+    arena->range_bytes = round_up(most, device->page_bytes);
     arena->stats.capacity = capacity;
     void *base = NULL;
     const enum status status = device_reserve(device, arena->range_bytes, &base, e);
@@ -195,15 +199,20 @@ static int64_t largest_free(const struct arena *arena) {
 
 /* The smallest free block that is large enough; among equals the lowest address, so that the choice
  * does not depend on the order of frees. Holes of at least `limit` are left alone by smaller
- * requests; what is behind the last live block is no hole. */
+ * requests. What is behind the last live block is no hole: it is taken when there is none, so that
+ * how much of it is backed decides nothing. */
 static struct arena_block *best_fit(const struct arena *arena, int64_t bytes, int64_t limit) {
     struct arena_block *best = NULL;
     for (struct arena_block *b = arena->free_head; b; b = b->free_next) {
-        if (b->bytes < bytes || (bytes < limit && b->bytes >= limit && b->next)) continue;
+        if (!b->next || b->bytes < bytes || (bytes < limit && b->bytes >= limit)) continue;
         if (!best || b->bytes < best->bytes || (b->bytes == best->bytes && b->data < best->data))
             best = b;
     }
     return best;
+}
+
+static struct arena_block *free_tail(const struct arena *arena) {
+    return arena->last && !arena->last->live ? arena->last : NULL;
 }
 
 static enum status shortage(struct arena *arena, int64_t bytes, enum category category,
@@ -228,10 +237,6 @@ static enum status shortage(struct arena *arena, int64_t bytes, enum category ca
                    str_bytes(report->largest_free_block, hole));
 }
 
-static struct arena_block *free_tail(const struct arena *arena) {
-    return arena->last && !arena->last->live ? arena->last : NULL;
-}
-
 /* What the last block lacks to be free and `bytes` large. */
 static int64_t missing_for(const struct arena *arena, int64_t bytes) {
     const struct arena_block *const tail = free_tail(arena);
@@ -242,19 +247,21 @@ static int64_t missing_for(const struct arena *arena, int64_t bytes) {
  * room. */
 static int64_t growth_for(const struct arena *arena, int64_t missing) {
     const int64_t page = arena->device->page_bytes;
-    const int64_t range_left = arena->range_bytes - arena->stats.reserved;
+    const int64_t room = round_up(arena->stats.capacity, page) - arena->stats.reserved;
     int64_t more = round_up(missing, page);
     const int64_t wanted = round_up(arena->settings.growth, page);
     if (more < wanted) more = wanted;
-    return more < range_left ? more : range_left;
+    return more < room ? more : room;
 }
 
-/* Makes the last block free and at least `bytes` large by backing more pages behind it, for which
- * the capacity has room. */
-static enum status grow(struct arena *arena, int64_t bytes, struct arena_block **out,
-                        struct err *e) {
+/* What the capacity leaves, others being there. */
+static int64_t limit_now(struct arena *arena) {
+    return arena->stats.capacity - pressure_others(&arena->pressure);
+}
+
+/* Backs `more` bytes of pages, which become part of the free tail. */
+static enum status back_pages(struct arena *arena, int64_t more, struct err *e) {
     struct arena_block *tail = free_tail(arena);
-    const int64_t more = growth_for(arena, missing_for(arena, bytes));
     char *const at = arena->base + arena->stats.reserved;
     TRY(device_commit(arena->device, at, more, e));
     if (tail) {
@@ -271,7 +278,20 @@ static enum status grow(struct arena *arena, int64_t bytes, struct arena_block *
     arena->stats.reserved_total += more;
     if (arena->stats.reserved > arena->stats.reserved_peak)
         arena->stats.reserved_peak = arena->stats.reserved;
-    *out = tail;
+    return STATUS_OK;
+}
+
+/* Makes the last block free and at least `bytes` large by backing more pages behind it, for which
+ * the capacity has room. The device may refuse: that is a shortage, too. */
+static enum status grow(struct arena *arena, int64_t bytes, enum category category,
+                        struct arena_block **out, struct err *e) {
+    struct err refusal = {0};
+    if (pressure_hits(&arena->pressure.reservation)) return shortage(arena, bytes, category, e);
+    const enum status status =
+        back_pages(arena, growth_for(arena, missing_for(arena, bytes)), &refusal);
+    if (status == STATUS_OOM) (void)shortage(arena, bytes, category, NULL);
+    if (status != STATUS_OK) return err_set(e, status, "%s", refusal.text);
+    *out = free_tail(arena);
     return STATUS_OK;
 }
 
@@ -316,9 +336,10 @@ static enum status find_block(struct arena *arena, int64_t bytes, enum category 
                               struct arena_block **out, struct err *e) {
     const int64_t limit = arena->settings.split_limit;
     *out = best_fit(arena, bytes, limit);
+    if (!*out && missing_for(arena, bytes) <= 0) *out = free_tail(arena);
     if (*out) return STATUS_OK;
-    const int64_t room = arena->stats.capacity - arena->stats.reserved;
-    if (missing_for(arena, bytes) <= room) return grow(arena, bytes, out, e);
+    const int64_t room = limit_now(arena) - arena->stats.reserved;
+    if (missing_for(arena, bytes) <= room) return grow(arena, bytes, category, out, e);
     /* A run that could go on does not end for a preference. */
     if (limit) *out = best_fit(arena, bytes, 0);
     return *out ? STATUS_OK : shortage(arena, bytes, category, e);
@@ -330,6 +351,7 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
     const int64_t granule = arena->device->granule_bytes;
     const int64_t size = bytes ? round_up(bytes, granule) : granule;
     struct arena_block *block = NULL;
+    if (pressure_hits(&arena->pressure.allocation)) return shortage(arena, size, category, e);
     TRY(find_block(arena, size, category, &block, e));
     /* The last page may reach beyond the capacity; what is used may not. */
     if (arena->stats.allocated + size > arena->stats.capacity)
@@ -343,6 +365,8 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
         free_list_add(arena, rest);
         block->bytes = size;
     }
+    const int64_t end = (char *)block->data - arena->base + size;
+    if (end > arena->stats.extent_peak) arena->stats.extent_peak = end;
     block->live = true;
     block->requested = bytes;
     block->category = category;
@@ -374,6 +398,60 @@ void arena_free(struct arena *arena, struct arena_block *block) {
     } else {
         free_list_add(arena, block);
     }
+}
+
+/* As if the bytes that lack were asked for. */
+static enum status reservation_failed(struct arena *arena, int64_t bytes_total, struct err *e) {
+    const int64_t missing = bytes_total - arena->stats.reserved;
+    char total[24], others[24];
+    struct err plain = {0};
+    const enum status status =
+        shortage(arena, missing > 0 ? missing : 0, CATEGORY_ACTIVATIONS, &plain);
+    arena->shortage.reservation = true;
+    if (arena->pressure.others == 0) {
+        return err_set(e, status, "%s is to be reserved in all: %s", str_bytes(bytes_total, total),
+                       plain.text);
+    }
+    return err_set(e, status, "%s is to be reserved in all, and others hold %s: %s",
+                   str_bytes(bytes_total, total), str_bytes(arena->pressure.others, others),
+                   plain.text);
+}
+
+enum status arena_reserve(struct arena *arena, int64_t bytes_total, struct err *e) {
+    const int64_t page = arena->device->page_bytes;
+    struct err refusal = {0};
+    if (pressure_hits(&arena->pressure.reservation))
+        return reservation_failed(arena, bytes_total, e);
+    if (bytes_total > limit_now(arena)) return reservation_failed(arena, bytes_total, e);
+    const int64_t missing = round_up(bytes_total, page) - arena->stats.reserved;
+    if (missing <= 0) return STATUS_OK;
+    const enum status status = back_pages(arena, missing, &refusal);
+    if (status == STATUS_OOM) (void)reservation_failed(arena, bytes_total, NULL);
+    if (status != STATUS_OK) return err_set(e, status, "%s", refusal.text);
+    return STATUS_OK;
+}
+
+int64_t arena_available(struct arena *arena) {
+    const int64_t limit = limit_now(arena);
+    struct device_memory memory = {0};
+    struct err ignored = {0};
+    if (arena->device->kind != DEVICE_CUDA || !arena->device->computes) return limit;
+    if (device_memory(arena->device, &memory, &ignored) != STATUS_OK) return limit;
+    const int64_t there = arena->stats.reserved + memory.free;
+    return there < limit ? there : limit;
+}
+
+void arena_set_capacity(struct arena *arena, int64_t capacity) {
+    ASSERT(capacity >= arena->device->page_bytes && capacity <= arena->range_bytes);
+    arena->stats.capacity = capacity;
+}
+
+enum status arena_begin_pressure(struct arena *arena, int64_t rank, struct err *e) {
+    return pressure_read(&arena->pressure, rank, e);
+}
+
+int64_t arena_pretended_others(const struct arena *arena) {
+    return arena->pressure.others_path ? arena->pressure.others : -1;
 }
 
 int64_t arena_trim(struct arena *arena) {

@@ -67,9 +67,10 @@ struct arena_stats {
     int64_t allocated, allocated_peak;
     int64_t requested, requested_peak; /* what `allocated` would be without rounding */
     int64_t reserved, reserved_peak;   /* backed by the device */
-    int64_t allocated_total;           /* of all allocations so far; freed: this - allocated */
-    int64_t reserved_total;            /* of all backing so far */
-    int64_t largest_free_block;        /* inside what is reserved */
+    int64_t extent_peak;     /* highest end of a block so far: what a capacity must be at least */
+    int64_t allocated_total; /* of all allocations so far; freed: this - allocated */
+    int64_t reserved_total;  /* of all backing so far */
+    int64_t largest_free_block; /* inside what is reserved */
     int64_t by_category[CATEGORY_COUNT];
     int64_t category_peak[CATEGORY_COUNT]; /* each category's own peak */
     int64_t at_peak[CATEGORY_COUNT];       /* the categories at the moment of allocated_peak */
@@ -89,6 +90,7 @@ struct arena_shortage {
     enum category category;
     enum phase phase;
     int64_t by_category[CATEGORY_COUNT];
+    bool reservation; /* nothing was allocated: arena_reserve said no */
 };
 
 /* How the arena takes memory from its device, in bytes; zeroed: as little as possible, and it keeps
@@ -117,8 +119,9 @@ typedef void arena_watcher(void *context, const struct arena_event *event);
 
 struct arena;
 
-/* capacity in bytes, at least one page. Caller frees with arena_close; the device must outlive it.
- */
+/* capacity in bytes, at least one page. Where the device computes, addresses are reserved for all of
+ * its memory, so that the capacity can be raised. Caller frees with arena_close; the device must
+ * outlive it. */
 enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e);
 /* Before the first allocation. */
 void arena_configure(struct arena *arena, const struct arena_settings *settings);
@@ -129,6 +132,18 @@ void arena_close(struct arena *arena);
 enum status arena_alloc(struct arena *arena, int64_t bytes, enum category category,
                         struct arena_block **out, struct err *e);
 void arena_free(struct arena *arena, struct arena_block *block);
+/* Makes sure that the first `bytes_total` bytes of the range are backed, and stay so until
+ * arena_trim: of a piece of work that was planned this is the only call that may fail. What is
+ * backed has no influence on where blocks lie. STATUS_OOM as for arena_alloc. */
+enum status arena_reserve(struct arena *arena, int64_t bytes_total, struct err *e);
+/* How much arena_reserve could back at this moment: the capacity, or what the device still has. */
+int64_t arena_available(struct arena *arena);
+/* Another capacity from here on. What is backed beyond it stays until arena_trim. */
+void arena_set_capacity(struct arena *arena, int64_t capacity);
+/* From here on this rank suffers what the environment asks for (pressure.h). */
+enum status arena_begin_pressure(struct arena *arena, int64_t rank, struct err *e);
+/* Bytes that others are pretended to hold, as last read; -1: nobody is pretended. */
+int64_t arena_pretended_others(const struct arena *arena);
 /* Gives back what is reserved beyond the last live block. Returns the bytes given back. */
 int64_t arena_trim(struct arena *arena);
 /* Between steps: trims when more is backed than the settings want to keep. Returns the bytes given

@@ -45,23 +45,49 @@ static enum status eval_shape(struct session *s, const struct plan_request *r,
     return step_evaluate(&s->model, batch, &options, &sums, NULL, e);
 }
 
-enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e) {
-    const struct spec *const spec = request->spec;
+static enum status train_shapes(struct session *s, const struct plan_request *request,
+                                struct err *e) {
     struct batch batch = {0};
     enum status status = STATUS_OK;
     for (int64_t i = 0; status == STATUS_OK && i < request->train->count; i++) {
         shape_batch(&request->train->items[i], &batch);
         status = train_shape(s, request, &batch, e);
     }
+    batch_release(&batch);
+    return status;
+}
+
+static enum status other_shapes(struct session *s, const struct plan_request *request,
+                                struct err *e) {
+    struct batch batch = {0};
+    enum status status = STATUS_OK;
     for (int64_t i = 0; status == STATUS_OK && request->eval && i < request->eval->count; i++) {
         shape_batch(&request->eval->items[i], &batch);
         status = eval_shape(s, request, &batch, e);
     }
-    if (status == STATUS_OK && spec->sample_prompts.count > 0) {
+    if (status == STATUS_OK && request->spec->sample_prompts.count > 0) {
         status = generate_plan(&s->model, layout_of(request).sample_tokens, e);
     }
     batch_release(&batch);
     return status;
+}
+
+enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e) {
+    TRY(train_shapes(s, request, e));
+    return other_shapes(s, request, e);
+}
+
+/* Every shape is trained twice. */
+static double flops_per_token(const struct session *s, const struct batch_shapes *shapes) {
+    double tokens = 0;
+    for (int64_t i = 0; i < shapes->count; i++) {
+        tokens += 2 * (double)shapes->items[i].tokens;
+    }
+    return tokens > 0 ? s->device->flops / tokens : 0;
+}
+
+int64_t plan_need(const struct plan *plan) {
+    return plan->stats.extent_peak;
 }
 
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e) {
@@ -72,7 +98,10 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
     struct session s = {0};
     const struct session_place place = {.device = device, .train = true};
     enum status status = session_open(&s, &place, request->config, request->options, e);
-    if (status == STATUS_OK) status = plan_steps(&s, request, e);
+    if (status == STATUS_OK) s.device->flops = 0;
+    if (status == STATUS_OK) status = train_shapes(&s, request, e);
+    if (status == STATUS_OK) plan->flops = flops_per_token(&s, request->train);
+    if (status == STATUS_OK) status = other_shapes(&s, request, e);
     if (status == STATUS_OK) {
         arena_get_stats(s.arena, &plan->stats);
         plan->parameters = s.model.parameter_count;

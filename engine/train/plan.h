@@ -15,12 +15,17 @@ struct plan_request {
     const struct spec *spec;
     const struct layout *layout;             /* NULL: as the spec asks */
     const struct batch_shapes *train, *eval; /* of that layout; eval may be NULL */
+    const struct shape_source *source; /* shapes of other layouts, for remedies; may be NULL */
 };
 
 struct plan {
     struct arena_stats stats; /* after the planned steps: peaks by category and phase */
     int64_t parameters, trainable_parameters;
+    double flops; /* of training, per token: to compare layouts by */
 };
+
+/* What a capacity must be for the planned run to fit, in bytes. */
+int64_t plan_need(const struct plan *plan);
 
 /* Runs two steps of every shape, the evaluation and the samples. Errors as for the run itself,
  * except that memory never runs out. */

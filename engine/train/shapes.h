@@ -27,6 +27,13 @@ struct batch_shapes {
 void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
 /* Without data: full rows of max_length, everything trained. */
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);
+/* Whoever knows the data: gives the shapes of training, or of evaluation, for micro-batches of so
+ * many rows. */
+struct shape_source {
+    void *context;
+    void (*find)(void *context, bool eval, int64_t rows, struct batch_shapes *out);
+};
+
 /* A batch of this shape with ids 0. Memory in `out` is replaced; release with batch_release. */
 void shape_batch(const struct batch_shape *shape, struct batch *out);
 

@@ -1,0 +1,299 @@
+/* remedy.c - the ladder, climbed by planning.
+ *
+ * At each turn the gentlest rung that lowers the need is taken, from the top of the list again:
+ * once training is smaller it may be evaluation that is largest, and the other way round. Every
+ * rung taken lowers the need, so the climb ends. */
+#include "engine/train/remedy.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+
+enum { LOSS_CHUNK_MIN = 16, SAMPLE_TOKENS_MIN = 16 };
+
+static const char *const NAMES[REMEDY_KIND_COUNT] = {
+    [REMEDY_TRIM] = "trim",
+    [REMEDY_EVAL_BATCH] = "eval_batch",
+    [REMEDY_SAMPLE_LENGTH] = "sample_length",
+    [REMEDY_MICRO_BATCH] = "micro_batch",
+    [REMEDY_LOSS_CHUNK] = "loss_chunk",
+    [REMEDY_CHECKPOINT_SOME] = "checkpoint_some",
+    [REMEDY_CHECKPOINT_ALL] = "checkpoint_all",
+    [REMEDY_OFFLOAD_ACTIVATIONS] = "offload_activations",
+};
+
+const char *remedy_name(enum remedy_kind kind) {
+    ASSERT(kind < REMEDY_KIND_COUNT);
+    return NAMES[kind];
+}
+
+enum remedy_kind remedy_parse(const char *name) {
+    int kind = 0;
+    while (kind < REMEDY_KIND_COUNT && !str_equal(name, NAMES[kind])) {
+        kind++;
+    }
+    return (enum remedy_kind)kind;
+}
+
+/* A search, and the shapes that were asked for last: candidates mostly share them. */
+struct climb {
+    const struct plan_request *request;
+    int64_t capacity;
+    struct batch_shapes train, eval;
+    int64_t train_rows, eval_rows; /* of which the shapes are; 0: none yet */
+};
+
+static void find_shapes(struct climb *c, const struct layout *layout) {
+    const struct plan_request *const r = c->request;
+    const struct shape_source *const source = r->source;
+    if (!source) {
+        c->train = *r->train;
+        if (r->eval) c->eval = *r->eval;
+        return;
+    }
+    if (c->train_rows != layout->micro_rows) {
+        source->find(source->context, false, layout->micro_rows, &c->train);
+        c->train_rows = layout->micro_rows;
+    }
+    if (r->eval && c->eval_rows != layout->eval_rows) {
+        source->find(source->context, true, layout->eval_rows, &c->eval);
+        c->eval_rows = layout->eval_rows;
+    }
+}
+
+static enum status plan_layout(struct climb *c, const struct layout *layout, struct plan *plan,
+                               struct err *e) {
+    find_shapes(c, layout);
+    struct plan_request request = *c->request;
+    request.layout = layout;
+    request.train = &c->train;
+    request.eval = c->request->eval ? &c->eval : NULL;
+    return plan_make(plan, &request, e);
+}
+
+enum status remedy_plan(struct plan *plan, const struct plan_request *request,
+                        const struct layout *layout, struct err *e) {
+    struct climb *const c = mem_new(1, sizeof *c);
+    c->request = request;
+    const enum status status = plan_layout(c, layout, plan, e);
+    mem_free(c);
+    return status;
+}
+
+/* The number that a rung makes smaller, and the smallest that it may become; NULL for rungs that do
+ * not halve a number. */
+static int64_t *halved(const struct plan_request *r, enum remedy_kind kind, struct layout *layout,
+                       int64_t *least) {
+    *least = 1;
+    switch (kind) {
+    case REMEDY_EVAL_BATCH: return r->eval && r->source ? &layout->eval_rows : NULL;
+    case REMEDY_SAMPLE_LENGTH:
+        *least = SAMPLE_TOKENS_MIN;
+        return r->spec->sample_prompts.count > 0 ? &layout->sample_tokens : NULL;
+    case REMEDY_MICRO_BATCH: return r->source ? &layout->micro_rows : NULL;
+    case REMEDY_LOSS_CHUNK: *least = LOSS_CHUNK_MIN; return &layout->loss_chunk_rows;
+    default: return NULL;
+    }
+}
+
+/* Halves until the need is lower: a micro-batch may hold fewer rows than it could, and then the
+ * first halving changes nothing. */
+static enum status halve(struct climb *c, const struct remedy *from, struct remedy *to, bool *found,
+                         struct err *e) {
+    int64_t least = 0;
+    int64_t *const number = halved(c->request, to->kind, &to->layout, &least);
+    while (number && !*found && *number > least) {
+        *number = *number / 2 > least ? *number / 2 : least;
+        TRY(plan_layout(c, &to->layout, &to->plan, e));
+        *found = plan_need(&to->plan) < plan_need(&from->plan);
+    }
+    return STATUS_OK;
+}
+
+/* As few layers as are needed: only if that fits. */
+static enum status checkpoint_some(struct climb *c, struct remedy *to, bool *found, struct err *e) {
+    int64_t low = to->layout.checkpointed_layers + 1, high = c->request->config->layers - 1;
+    struct remedy *const best = mem_new(1, sizeof *best);
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && low <= high) {
+        /* The largest first: where even that does not fit, there is nothing to search. */
+        const int64_t layers = *found ? low + (high - low) / 2 : high;
+        to->layout.checkpointed_layers = layers;
+        status = plan_layout(c, &to->layout, &to->plan, e);
+        if (status != STATUS_OK) break;
+        if (plan_need(&to->plan) <= c->capacity) {
+            *found = true;
+            *best = *to;
+            high = layers - 1;
+        } else if (!*found) {
+            break;
+        } else {
+            low = layers + 1;
+        }
+    }
+    if (*found) *to = *best;
+    mem_free(best);
+    return status;
+}
+
+static bool can_offload(const struct plan_request *r, const struct layout *layout) {
+    return str_starts_with(r->spec->device, "cuda") && layout->checkpointed_layers > 0 &&
+           !layout->activation_offloading;
+}
+
+/* The rung `kind` from a layout whose plan is known; *found: it lowers the need. */
+static enum status try_rung(struct climb *c, const struct remedy *from, enum remedy_kind kind,
+                            struct remedy *to, bool *found, struct err *e) {
+    const int64_t layers = c->request->config->layers;
+    *to = *from;
+    to->kind = kind;
+    *found = false;
+    if (kind == REMEDY_TRIM) return STATUS_OK;
+    if (kind == REMEDY_CHECKPOINT_SOME) {
+        TRY(checkpoint_some(c, to, found, e));
+        *found = *found && plan_need(&to->plan) < plan_need(&from->plan);
+        return STATUS_OK;
+    }
+    if (kind != REMEDY_CHECKPOINT_ALL && kind != REMEDY_OFFLOAD_ACTIVATIONS)
+        return halve(c, from, to, found, e);
+    if (kind == REMEDY_CHECKPOINT_ALL) {
+        if (to->layout.checkpointed_layers >= layers) return STATUS_OK;
+        to->layout.checkpointed_layers = layers;
+    } else {
+        if (!can_offload(c->request, &to->layout)) return STATUS_OK;
+        to->layout.activation_offloading = true;
+    }
+    TRY(plan_layout(c, &to->layout, &to->plan, e));
+    *found = plan_need(&to->plan) < plan_need(&from->plan);
+    return STATUS_OK;
+}
+
+void remedy_sentence(enum remedy_kind kind, const struct layout *from, const struct layout *to,
+                     int64_t layers, char text[REMEDY_TEXT_MAX]) {
+    long long a = 0, b = 0;
+    const char *format = "";
+    switch (kind) {
+    case REMEDY_TRIM: format = "Memory that nothing uses is given back."; break;
+    case REMEDY_EVAL_BATCH:
+        a = from->eval_rows, b = to->eval_rows;
+        format = "Evaluation takes %2$lld rows at a time, not %1$lld; training is not touched.";
+        break;
+    case REMEDY_SAMPLE_LENGTH:
+        a = from->sample_tokens, b = to->sample_tokens;
+        format = "Samples have at most %2$lld tokens with their prompts, not %1$lld.";
+        break;
+    case REMEDY_MICRO_BATCH:
+        a = from->micro_rows, b = to->micro_rows;
+        format = "A micro-batch has %2$lld rows, not %1$lld; the samples of a step stay the same.";
+        break;
+    case REMEDY_LOSS_CHUNK:
+        a = from->loss_chunk_rows, b = to->loss_chunk_rows;
+        format = "Logits exist for %2$lld tokens at a time, not %1$lld.";
+        break;
+    case REMEDY_CHECKPOINT_SOME:
+    case REMEDY_CHECKPOINT_ALL:
+        a = from->checkpointed_layers, b = to->checkpointed_layers;
+        if (b == 0) {
+            format = "Activations of all layers are kept.";
+        } else if (b < layers) {
+            format = "Activations of %2$lld layers are computed again in backward, not of %1$lld.";
+        } else {
+            format = "Activations of all %2$lld layers are computed again in backward, not of "
+                     "%1$lld.";
+        }
+        break;
+    case REMEDY_OFFLOAD_ACTIVATIONS:
+        format = to->activation_offloading ? "Inputs of checkpointed layers wait in host memory."
+                                           : "Inputs of checkpointed layers stay on the device.";
+        break;
+    case REMEDY_KIND_COUNT: break;
+    }
+    snprintf(text, REMEDY_TEXT_MAX, format, a, b);
+}
+
+static struct remedy *append(struct remedy_list *list) {
+    list->items = mem_grow(list->items, (size_t)list->count, &list->capacity, sizeof *list->items);
+    return &list->items[list->count++];
+}
+
+/* Takes the gentlest rung that helps; *found: there was one. */
+static enum status climb_once(struct climb *c, struct remedy_list *list, struct remedy *at,
+                              bool *found, struct err *e) {
+    struct remedy *const to = mem_new(1, sizeof *to);
+    enum status status = STATUS_OK;
+    *found = false;
+    for (int kind = 0; status == STATUS_OK && !*found && kind < REMEDY_KIND_COUNT; kind++) {
+        if (list->excluded & 1u << kind) continue;
+        status = try_rung(c, at, (enum remedy_kind)kind, to, found, e);
+    }
+    if (status == STATUS_OK && *found) {
+        to->fits = plan_need(&to->plan) <= c->capacity;
+        to->cost = list->now.flops > 0 ? to->plan.flops / list->now.flops : 1;
+        remedy_sentence(to->kind, &at->layout, &to->layout, c->request->config->layers, to->text);
+        *append(list) = *to;
+        *at = *to;
+    }
+    mem_free(to);
+    return status;
+}
+
+enum status remedies_find(struct remedy_list *list, const struct plan_request *request,
+                          const struct layout *now, int64_t capacity, struct err *e) {
+    struct climb *const c = mem_new(1, sizeof *c);
+    struct remedy *const at = mem_new(1, sizeof *at);
+    *list = (struct remedy_list){.excluded = list->excluded};
+    c->request = request;
+    c->capacity = capacity;
+    at->layout = *now;
+    enum status status = plan_layout(c, now, &at->plan, e);
+    list->now = at->plan;
+    bool found = true;
+    at->fits = plan_need(&at->plan) <= capacity;
+    while (status == STATUS_OK && found && !at->fits) {
+        status = climb_once(c, list, at, &found, e);
+    }
+    list->fits = status == STATUS_OK && at->fits;
+    mem_free(at);
+    mem_free(c);
+    return status;
+}
+
+void remedy_list_release(struct remedy_list *list) {
+    if (!list) return;
+    mem_free(list->items);
+    *list = (struct remedy_list){0};
+}
+
+struct layout remedy_undo(const struct layout *now, const struct layout *asked,
+                          enum remedy_kind kind) {
+    struct layout to = *now;
+    switch (kind) {
+    case REMEDY_EVAL_BATCH: to.eval_rows = asked->eval_rows; break;
+    case REMEDY_SAMPLE_LENGTH: to.sample_tokens = asked->sample_tokens; break;
+    case REMEDY_MICRO_BATCH: to.micro_rows = asked->micro_rows; break;
+    case REMEDY_LOSS_CHUNK: to.loss_chunk_rows = asked->loss_chunk_rows; break;
+    case REMEDY_CHECKPOINT_SOME:
+    case REMEDY_CHECKPOINT_ALL:
+        to.checkpointed_layers = asked->checkpointed_layers;
+        /* There is nothing to offload without checkpoints. */
+        if (to.checkpointed_layers == 0) to.activation_offloading = false;
+        break;
+    case REMEDY_OFFLOAD_ACTIVATIONS: to.activation_offloading = asked->activation_offloading; break;
+    case REMEDY_TRIM:
+    case REMEDY_KIND_COUNT: break;
+    }
+    return to;
+}
+
+enum remedy_kind remedy_difference(const struct layout *a, const struct layout *b, int after) {
+    for (int kind = after + 1; kind < REMEDY_KIND_COUNT; kind++) {
+        /* One field has two names; the weaker one is enough to find it. */
+        if (kind == REMEDY_CHECKPOINT_ALL) continue;
+        struct layout to = remedy_undo(a, b, (enum remedy_kind)kind);
+        if (kind == REMEDY_CHECKPOINT_SOME) to.activation_offloading = a->activation_offloading;
+        if (!layout_equal(&to, a)) return (enum remedy_kind)kind;
+    }
+    return REMEDY_KIND_COUNT;
+}
