@@ -5,9 +5,9 @@
  * are its own too, so that what fails there fails here. */
 #include "engine/memory/alloc_conf.h"
 
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/mem.h"
 
 static const char NAME_OLD[] = "PYTORCH_CUDA_ALLOC_CONF", NAME_NEW[] = "PYTORCH_ALLOC_CONF";
@@ -140,11 +140,7 @@ enum status alloc_conf_parse(struct alloc_conf *conf, const char *variable, cons
 }
 
 enum status alloc_conf_read(struct alloc_conf *conf, struct err *e) {
-    const char *values[2] = {0};
-    for (size_t i = 0; i < COUNT_OF(values); i++) {
-        values[i] = getenv(i ? NAME_NEW : NAME_OLD);
-    }
-    const char *const old = values[0], *const new = values[1];
+    const char *const old = environment(NAME_OLD), *const new = environment(NAME_NEW);
     *conf = (struct alloc_conf){0};
     if (old && new && !str_equal(old, new)) {
         return err_set_param(e, STATUS_INVALID, NAME_NEW,

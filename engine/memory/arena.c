@@ -65,6 +65,16 @@ const char *phase_name(enum phase phase) {
     return PHASE_NAMES[phase];
 }
 
+const char *arena_label_text(const struct arena_label *label, char buffer[ARENA_LABEL_MAX]) {
+    buffer[0] = 0;
+    if (label->what && label->layer >= 0) {
+        snprintf(buffer, ARENA_LABEL_MAX, "layer %d %s", (int)label->layer, label->what);
+    } else if (label->what) {
+        snprintf(buffer, ARENA_LABEL_MAX, "%s", label->what);
+    }
+    return buffer;
+}
+
 static int64_t round_up(int64_t value, int64_t step) {
     return (value + step - 1) / step * step;
 }
@@ -215,6 +225,20 @@ static struct arena_block *free_tail(const struct arena *arena) {
     return arena->last && !arena->last->live ? arena->last : NULL;
 }
 
+static void find_largest(const struct arena *arena, struct arena_shortage *report) {
+    for (const struct arena_block *b = arena->first; b; b = b->next) {
+        if (!b->live) continue;
+        int64_t at = report->largest_count;
+        while (at > 0 && report->largest[at - 1].bytes < b->bytes) {
+            if (at < SHORTAGE_LARGEST_MAX) report->largest[at] = report->largest[at - 1];
+            at--;
+        }
+        if (at == SHORTAGE_LARGEST_MAX) continue;
+        report->largest[at] = (struct arena_holding){b->bytes, b->category, b->phase, b->label};
+        if (report->largest_count < SHORTAGE_LARGEST_MAX) report->largest_count++;
+    }
+}
+
 static enum status shortage(struct arena *arena, int64_t bytes, enum category category,
                             struct err *e) {
     const struct arena_stats *const s = &arena->stats;
@@ -225,7 +249,9 @@ static enum status shortage(struct arena *arena, int64_t bytes, enum category ca
                                       .capacity = s->capacity,
                                       .largest_free_block = largest_free(arena),
                                       .category = category,
-                                      .phase = arena->phase};
+                                      .phase = arena->phase,
+                                      .label = arena->label};
+    find_largest(arena, report);
     memcpy(report->by_category, s->by_category, sizeof report->by_category);
     arena->stats.failures++;
     char asked[24], held[24], capacity[24], hole[24];
@@ -480,6 +506,10 @@ int64_t arena_settle(struct arena *arena) {
 
 void arena_set_label(struct arena *arena, struct arena_label label) {
     arena->label = label;
+}
+
+struct arena_label arena_label(const struct arena *arena) {
+    return arena->label;
 }
 
 const void *arena_base(const struct arena *arena) {

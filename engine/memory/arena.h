@@ -40,12 +40,15 @@ enum phase {
 };
 const char *phase_name(enum phase phase);
 
-/* What the caller is working at: "layer" 12. `what` is NULL or a string that is never freed. Labels
- * are for people; nothing is decided by them. */
+/* What the caller is working at: "attention" of layer 12. `what` is NULL or a string that is never
+ * freed. Labels are for people; no allocation is decided by them. */
 struct arena_label {
     const char *what;
-    int32_t index; /* -1: there is only one */
+    int32_t layer; /* -1: of no layer */
 };
+enum { ARENA_LABEL_MAX = 64 };
+/* "layer 12 attention", "loss", "" without one. Returns `buffer`. */
+const char *arena_label_text(const struct arena_label *label, char buffer[ARENA_LABEL_MAX]);
 
 /* One live allocation. `data` is granule-aligned device memory. The block belongs to the arena. */
 struct arena_block {
@@ -84,13 +87,26 @@ struct arena_stats {
     uint64_t trace;          /* hash over the sequence of (bytes, category) of all calls */
 };
 
-/* What was short, kept from the last STATUS_OOM for the report. */
+/* A live block, for a report. */
+struct arena_holding {
+    int64_t bytes;
+    enum category category;
+    enum phase phase;
+    struct arena_label label;
+};
+
+/* What was short, kept from the last STATUS_OOM for the report: afterwards the failed step lets go
+ * of its memory. */
+enum { SHORTAGE_LARGEST_MAX = 8 };
 struct arena_shortage {
     int64_t requested, allocated, reserved, capacity, largest_free_block;
     enum category category;
     enum phase phase;
+    struct arena_label label;
     int64_t by_category[CATEGORY_COUNT];
     bool reservation; /* nothing was allocated: arena_reserve said no */
+    struct arena_holding largest[SHORTAGE_LARGEST_MAX]; /* falling */
+    int64_t largest_count;
 };
 
 /* How the arena takes memory from its device, in bytes; zeroed: as little as possible, and it keeps
@@ -153,6 +169,7 @@ int64_t arena_settle(struct arena *arena);
 void arena_enter(struct arena *arena, enum phase phase);
 /* Allocations from here on carry this label. */
 void arena_set_label(struct arena *arena, struct arena_label label);
+struct arena_label arena_label(const struct arena *arena);
 /* NULL stops watching. One watcher at a time. */
 void arena_watch(struct arena *arena, arena_watcher *watcher, void *context);
 /* Where the range begins, and its blocks: from here on along `next`, by address, live and free,

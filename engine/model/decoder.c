@@ -64,10 +64,13 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
                              struct tensor **out, struct err *e) {
     const struct decoder_inputs *const in = context;
     const struct layer *const l = &in->model->layers[index];
+    struct arena *const arena = in->model->space->arena;
     struct tensor *branch = NULL, *middle = NULL, *h = NULL;
     enum status status = STATUS_OK;
+    arena_set_label(arena, (struct arena_label){"attention", (int32_t)index});
     GUARD(attention_branch(in, l, tape, x, &branch, e));
     const struct addends addends = {x, branch};
+    arena_set_label(arena, (struct arena_label){"mlp", (int32_t)index});
     GUARD(op_add_rmsnorm(tape, addends, &l->norm_mlp, &middle, &h, e));
     tensor_drop(&branch);
     struct tensor *const normed = h;
@@ -99,6 +102,7 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
     const struct model *const m = inputs->model;
     struct tensor *x = NULL, *next = NULL;
     enum status status = STATUS_OK;
+    arena_set_label(m->space->arena, (struct arena_label){"embedding", -1});
     GUARD(op_embedding(tape, inputs->ids, m->embedding, embedding_scale(m), &x, e));
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct segment layer = {
@@ -108,6 +112,7 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
         x = next;
         next = NULL;
     }
+    arena_set_label(m->space->arena, (struct arena_label){"final norm", -1});
     GUARD(op_rmsnorm(tape, x, &m->final_norm, out, e));
 done:
     tensor_release(x);

@@ -148,6 +148,7 @@ enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_optio
                      .record = tape_records(tape, inputs, 2)};
     const int64_t chunk = options->rows < options->chunk_rows ? options->rows : options->chunk_rows;
     enum status status = STATUS_OK;
+    arena_set_label(space->arena, (struct arena_label){"loss", -1});
     GUARD(op_gather_rows(x, options->index, &w.h, e));
     if (w.record && x->gradient) {
         GUARD(tensor_activation(space, options->rows, x->cols, 0, &w.dh, e));

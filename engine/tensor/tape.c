@@ -56,6 +56,7 @@ struct node *tape_push(struct tape *tape, node_backward_fn backward, struct tens
     struct node *const node = &tape->nodes[tape->count++];
     memset(node, 0, sizeof *node);
     node->backward = backward;
+    node->label = arena_label(tape->space->arena);
     tensor_want_gradient(output);
     node->output = gradient_retain(output->gradient);
     return node;
@@ -99,6 +100,7 @@ enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
         enum status status = STATUS_OK;
         /* A result that nothing downstream used has no gradient, and so have its inputs none from
          * it. */
+        arena_set_label(tape->space->arena, node.label);
         if (node.gradient) status = node.backward(tape, &node, e);
         node_clear(&node);
         TRY(status);

@@ -32,6 +32,7 @@ struct node {
     struct gradient *inputs[NODE_INPUTS_MAX]; /* NULL: that input wants no gradient */
     struct tensor *saved[NODE_SAVED_MAX];
     struct recipe *recipes[NODE_SAVED_MAX]; /* of what is not in `saved`: see node_saved */
+    struct arena_label label;               /* under which it was recorded, and goes back */
     struct stash *away;                     /* a checkpoint that waits in host memory, or NULL */
     _Alignas(16) unsigned char extra[NODE_EXTRA_MAX]; /* the operation's own numbers */
 };

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#include "base/file.h"
+#include "base/host.h"
 #include "base/mem.h"
 #include "engine/train/corpus_report.h"
 
@@ -83,21 +83,6 @@ enum status report_skipped(struct event_log *log, const struct loss_scaling *sca
     return status;
 }
 
-/* Resident bytes of this process, from /proc; 0 where there is none. */
-static int64_t host_used(void) {
-    struct str text = {0};
-    struct err none = {0};
-    int64_t bytes = 0;
-    if (file_read("/proc/self/statm", 4096, &text, &none) == STATUS_OK) {
-        char *const resident = strchr(str_text(&text), ' ');
-        char *const end = resident ? strchr(resident + 1, ' ') : NULL;
-        if (end) *end = 0;
-        if (end && str_to_i64(resident + 1, "statm", &bytes, &none) == STATUS_OK) bytes *= 4096;
-    }
-    str_release(&text);
-    return bytes;
-}
-
 static cJSON *categories_to_json(const int64_t by_category[CATEGORY_COUNT]) {
     cJSON *const json = cJSON_CreateObject();
     for (int i = 0; i < CATEGORY_COUNT; i++) {
@@ -124,7 +109,7 @@ enum status report_memory(struct event_log *log, const struct session *s, int64_
     json_add_i64(fields, "peak", stats.allocated_peak);
     json_add_i64(fields, "largest_free_block", stats.largest_free_block);
     json_add_i64(fields, "capacity", stats.capacity);
-    const int64_t host = host_used();
+    const int64_t host = host_resident();
     json_add_i64(fields, "device_used", gpu ? memory.total - memory.free : host);
     json_add_i64(fields, "device_total", s->device->total_bytes);
     json_add_i64(fields, "host_used", host);

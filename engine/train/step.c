@@ -115,6 +115,7 @@ static enum status micro_open(struct micro *u, struct model *m, const struct bat
     in->documents.max_seqlen = b->max_seqlen;
     in->keys.seed = o->seed;
     in->keys.step = o->step;
+    arena_set_label(m->space->arena, (struct arena_label){"batch", -1});
     TRY(put_batch(u, m->space, b, e));
     TRY(tensor_new(m->space, DTYPE_F32, 1, u->rows, CATEGORY_STAGING, &u->losses, e));
     return tensor_new(m->space, DTYPE_I32, 1, u->rows, CATEGORY_STAGING, &u->correct, e);

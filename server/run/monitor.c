@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "base/host.h"
 #include "base/mem.h"
 
 enum { PROC_FILE_MAX = 1 << 20 };
@@ -20,38 +21,9 @@ struct amount {
     bool known;
 };
 
-/* The number that follows `key` in a text file, or the whole file's number for key "". */
-static bool read_number(const char *path, const char *key, int64_t *out) {
-    struct str text = {0};
-    struct err ignored = {0};
-    bool found = false;
-    if (file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK) {
-        const char *at = strstr(str_text(&text), key);
-        at = at ? at + strlen(key) : NULL;
-        while (at && (*at == ' ' || *at == '\t')) {
-            at++;
-        }
-        char *digits = at ? mem_strndup(at, strspn(at, "0123456789")) : NULL;
-        found = digits && *digits && str_to_i64(digits, path, out, &ignored) == STATUS_OK;
-        mem_free(digits);
-    }
-    str_release(&text);
-    return found;
-}
-
-static struct amount host_memory(void) {
-    struct amount m = {0};
-    m.known = read_number("/proc/meminfo", "MemTotal:", &m.total) &&
-              read_number("/proc/meminfo", "MemAvailable:", &m.free);
-    m.total *= 1024;
-    m.free *= 1024;
-    int64_t limit = 0, used = 0;
-    if (m.known && read_number("/sys/fs/cgroup/memory.max", "", &limit) && limit < m.total &&
-        read_number("/sys/fs/cgroup/memory.current", "", &used)) {
-        m.total = limit;
-        m.free = limit > used ? limit - used : 0;
-    }
-    return m;
+static struct amount memory_of_host(void) {
+    const struct host_memory m = host_memory();
+    return (struct amount){m.total, m.available, m.total >= 0};
 }
 
 static struct amount disk_of(const char *path) {
@@ -98,7 +70,7 @@ void monitor_add(cJSON *out, const char *data_folder) {
     const struct amount disk = disk_of(data_folder), shm = disk_of("/dev/shm");
     char size[24];
     add_cpu(out);
-    add_amount(out, "memory", host_memory());
+    add_amount(out, "memory", memory_of_host());
     add_amount(out, "disk", disk);
     add_amount(out, "shm", shm);
     cJSON *const findings = cJSON_AddArrayToObject(out, "findings");

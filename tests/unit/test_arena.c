@@ -233,7 +233,7 @@ static void test_arena_watcher_sees_every_change(void **state) {
     assert_int_equal(w.last.bytes, 1024);
     assert_int_equal(w.last.phase, PHASE_FORWARD);
     assert_string_equal(w.last.label.what, "layer");
-    assert_int_equal(w.last.label.index, 3);
+    assert_int_equal(w.last.label.layer, 3);
     struct arena_block *const b = take(f, 20 << 20, CATEGORY_WEIGHTS);
     arena_free(f->arena, a);
     assert_int_equal(w.last.action, ARENA_FREE);

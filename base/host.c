@@ -1,0 +1,67 @@
+/* host.c - /proc, the control group (version 2) and getrlimit.
+ *
+ * Read at each call: it is cheap, and never stale. */
+#include "base/host.h"
+
+#include <stdbool.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/str.h"
+
+enum { PROC_FILE_MAX = 1 << 16 };
+
+/* The number that follows `key`, or the file's first number for key "". */
+static bool read_number(const char *path, const char *key, int64_t *out) {
+    struct str text = {0};
+    struct err ignored = {0};
+    bool found = false;
+    if (file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK) {
+        const char *at = strstr(str_text(&text), key);
+        at = at ? at + strlen(key) : "";
+        at += strspn(at, " \t");
+        char *digits = mem_strndup(at, strspn(at, "0123456789"));
+        found = *digits && str_to_i64(digits, path, out, &ignored) == STATUS_OK;
+        mem_free(digits);
+    }
+    str_release(&text);
+    return found;
+}
+
+struct host_memory host_memory(void) {
+    struct host_memory m = {-1, -1};
+    int64_t total = 0, available = 0, limit = 0, used = 0;
+    if (!read_number("/proc/meminfo", "MemTotal:", &total) ||
+        !read_number("/proc/meminfo", "MemAvailable:", &available))
+        return m;
+    m = (struct host_memory){total * 1024, available * 1024};
+    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) && limit < m.total &&
+        read_number("/sys/fs/cgroup/memory.current", "", &used)) {
+        const int64_t left = limit > used ? limit - used : 0;
+        m = (struct host_memory){limit, left < m.available ? left : m.available};
+    }
+    return m;
+}
+
+int64_t host_resident(void) {
+    struct str text = {0};
+    struct err ignored = {0};
+    int64_t pages = -1;
+    if (file_read("/proc/self/statm", PROC_FILE_MAX, &text, &ignored) == STATUS_OK) {
+        const char *const space = strchr(str_text(&text), ' ');
+        char *digits = space ? mem_strndup(space + 1, strspn(space + 1, "0123456789")) : NULL;
+        if (!digits || str_to_i64(digits, "statm", &pages, &ignored) != STATUS_OK) pages = -1;
+        mem_free(digits);
+    }
+    str_release(&text);
+    return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
+}
+
+int64_t host_lock_limit(void) {
+    struct rlimit limit = {0};
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return -1;
+    return (int64_t)limit.rlim_cur;
+}
