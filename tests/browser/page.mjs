@@ -160,9 +160,9 @@ await journey("a job starts, and its loss falls on the page", async () => {
 });
 
 await journey("memory is shown by category under the load line", async () => {
-    const legend = await text('[data-chart="memory"] .legend');
-    assert.match(legend, /Weights\s+[\d.,]+ (KiB|MiB)/);
-    assert.match(legend, /Load line\s+[\d.,]+ [KMGT]iB/);
+    const legend = await text('[data-chart="memory"] .legend-table');
+    assert.match(legend, /Weights\s+[\d.,]+ (KiB|MiB)\s+[\d.,]+ B/);
+    assert.match(legend, /Load line\s+[\d.,]+ [KMGT]iB\s+[\d.,]+ B/);
 });
 
 await journey("reload in the middle: the same job goes on, with its past", async () => {

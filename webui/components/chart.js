@@ -89,7 +89,7 @@ function options(plot, size, handlers) {
     const colours = palette();
     return {
         ...size,
-        padding: [10, 22, 0, 0],
+        padding: [plot.roomAbove ?? 10, 22, 0, 0], // CSS pixels
         legend: { show: false },
         focus: { alpha: 1 },
         cursor: {
@@ -134,6 +134,8 @@ export function nearestRow(steps, step) {
     return Math.abs(steps[low] - step) <= Math.abs(steps[high] - step) ? low : high;
 }
 
+const stepText = (step) => `step ${formatNumber(step)}`;
+
 function fillReadout(element, plot, view, step) {
     if (!element) {
         return;
@@ -144,8 +146,13 @@ function fillReadout(element, plot, view, step) {
     element.querySelectorAll("[data-value]").forEach((place, i) => {
         place.textContent = texts[i];
     });
+    const exact = row < 0 || !plot.exact ? [] : plot.exact(view, row);
+    element.querySelectorAll("[data-exact]").forEach((place, i) => {
+        place.textContent = exact[i] ?? "";
+    });
     const at = element.querySelector("[data-step]");
-    at.textContent = row < 0 || step === null ? "" : `step ${formatNumber(steps[row])}`;
+    const newest = step === null && !plot.table;
+    at.textContent = row < 0 || newest ? "" : (plot.word ?? stepText)(steps[row]);
 }
 
 // Calls draw at most every REDRAW_MS, and not while the page is hidden.
@@ -168,6 +175,30 @@ function throttle(draw) {
             clearTimeout(timer);
         },
     };
+}
+
+const KEY_ROWS = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity };
+
+// The arrow keys do what the pointer does: they choose the row that is read out.
+function moveCursor(u, event) {
+    const by = KEY_ROWS[event.key];
+    const xs = u.data[0];
+    if (by === undefined || xs.length === 0 || event.ctrlKey || event.metaKey || event.altKey) {
+        return false;
+    }
+    event.preventDefault();
+    const from = u.cursor.left >= 0 ? nearestRow(xs, u.posToVal(u.cursor.left, "x")) : xs.length - (by < 0 ? 0 : 1);
+    const row = Math.min(Math.max(from + by, 0), xs.length - 1);
+    u.setCursor({ left: u.valToPos(xs[row], "x"), top: 0 });
+    return true;
+}
+
+// For people who listen: the row that the keys chose, in one sentence.
+function sayRow(element, plot, view, step) {
+    const steps = plot.steps(view);
+    const row = nearestRow(steps, step);
+    const texts = plot.readout(view, row).map((text, i) => `${plot.legend[i].label} ${text}`);
+    element.querySelector("[data-said]").textContent = [(plot.word ?? stepText)(steps[row]), ...texts].join(", ");
 }
 
 function createPlot(place, readout, current, height) {
@@ -199,6 +230,11 @@ function createPlot(place, readout, current, height) {
             plot.setData(current.plot.data(view()));
             handlers.onCursor(plot);
         },
+        key(event) {
+            if (moveCursor(plot, event)) {
+                sayRow(readout, current.plot, view(), plot.posToVal(plot.cursor.left, "x"));
+            }
+        },
         destroy() {
             observer.disconnect();
             plot.destroy();
@@ -206,20 +242,40 @@ function createPlot(place, readout, current, height) {
     };
 }
 
+export function Swatch({ colour, shape = "line" }) {
+    const style = { "--swatch": `var(${colour})` };
+    return html`<i class=${`swatch swatch-${shape}`} style=${style} aria-hidden="true"></i>`;
+}
+
 function Legend({ legend }) {
     return html`<ul class="legend">
         ${legend.map(
             (entry) => html`<li key=${entry.label}>
-                <i
-                    class=${`swatch swatch-${entry.shape ?? "line"}`}
-                    style=${{ "--swatch": `var(${entry.colour})` }}
-                    aria-hidden="true"
-                ></i>
+                <${Swatch} colour=${entry.colour} shape=${entry.shape} />
                 ${entry.label} <b data-value></b>
             </li>`,
         )}
         <li class="muted" data-step></li>
     </ul>`;
+}
+
+// The legend of a chart whose numbers matter: a table beside it, each value also to the last digit.
+function LegendTable({ plot }) {
+    return html`<table class="legend-table">
+        <caption class="visually-hidden">${plot.title}: values at the chosen step</caption>
+        <thead>
+            <tr><th scope="col" colspan="3" data-step></th></tr>
+        </thead>
+        <tbody>
+            ${plot.legend.map(
+                (entry) => html`<tr key=${entry.label}>
+                    <th scope="row"><${Swatch} colour=${entry.colour} shape=${entry.shape} /> ${entry.label}</th>
+                    <td class="num"><b data-value></b></td>
+                    <td class="num exact" data-exact></td>
+                </tr>`,
+            )}
+        </tbody>
+    </table>`;
 }
 
 // `plot.key` says when the chart must be built anew; anything else about it may change at any time.
@@ -243,11 +299,21 @@ export function Chart({ metrics, plot, theme, height = 200, onZoom, onShowAll })
         };
     }, [metrics]);
     useEffect(() => chart.current.draw(), [plot]);
-    return html`<figure class="chart" data-chart=${plot.name}>
-        <figcaption ref=${head}>
+    const onKey = (event) => chart.current.key(event);
+    return html`<figure class=${`chart ${plot.table ? "chart-table" : ""}`} data-chart=${plot.name} ref=${head}>
+        <figcaption>
             <h3>${plot.title}</h3>
-            <${Legend} legend=${plot.legend} />
+            ${!plot.table && html`<${Legend} legend=${plot.legend} />`}
         </figcaption>
-        <div class="chart-place" ref=${place}></div>
+        <div
+            class="chart-place"
+            ref=${place}
+            tabindex="0"
+            role="group"
+            aria-label=${`${plot.title}, chart. The arrow keys move along it.`}
+            onKeyDown=${onKey}
+        ></div>
+        <p class="visually-hidden" role="status" data-said></p>
+        ${plot.table && html`<${LegendTable} plot=${plot} />`}
     </figure>`;
 }

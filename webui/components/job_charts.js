@@ -3,7 +3,7 @@
 // One look (smoothing, log axis, clipped spikes, stretch of steps) for all charts, kept while one moves between jobs.
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { Chart } from "./chart.js";
-import { halfLifeOf, memoryPlot, stepPlots } from "./job_plots.js";
+import { halfLifeOf, stepPlots } from "./job_plots.js";
 import { formatCount, formatNumber } from "../lib/format.js";
 import { createSignal, useSignal } from "../lib/signal.js";
 import { lastOf } from "../lib/series.js";
@@ -12,7 +12,7 @@ import { themeInUse } from "../lib/theme.js";
 const TAILS = [10_000, 1_000, 100];
 
 // Lives outside the page so that the next job is shown the same way.
-const lookChosen = createSignal({ smoothing: 0.4, log: false, clip: false, toLoadLine: false });
+const lookChosen = createSignal({ smoothing: 0.4, log: false, clip: false });
 
 function setLook(change) {
     lookChosen.set({ ...lookChosen.get(), ...change });
@@ -75,13 +75,9 @@ function Stretch({ metrics, onZoom, onShowAll }) {
 function useShape(metrics) {
     const shapeOf = () => {
         const view = metrics.view();
-        const { categories } = view.memory;
         return JSON.stringify([
             view.steps.step.length > 0,
             view.eval.step.length > 0,
-            view.memory.step.length > 0 &&
-                Object.values(categories).map((column) => column.some((bytes) => bytes > 0)),
-            (lastOf(view.memory.capacity) ?? 0) > 0,
             metrics.part && [metrics.part.from, metrics.part.to],
             Math.floor(Math.log2(1 + (lastOf(view.steps.step) ?? 0)) * 4),
         ]);
@@ -104,31 +100,20 @@ function Toolbar({ look, metrics, onZoom, onShowAll }) {
 }
 
 // The descriptions of all charts; made anew only when what they depend on changes.
-function usePlots(metrics, planned, look) {
+function usePlots(metrics, look) {
     const shape = useShape(metrics);
     const sync = `job-${metrics.jobId}`;
-    const plots = useMemo(
+    return useMemo(
         () => stepPlots(metrics.view(), { ...look, sync }),
         [metrics, shape, look.smoothing, look.log, look.clip],
     );
-    const memory = useMemo(
-        () =>
-            memoryPlot(metrics.view(), {
-                sync,
-                planned,
-                toLoadLine: look.toLoadLine,
-                view: () => metrics.view(),
-            }),
-        [metrics, shape, planned, look.toLoadLine],
-    );
-    return { plots, memory };
 }
 
 // `over` says that nothing more will come.
-export function JobCharts({ metrics, planned, over, onError }) {
+export function JobCharts({ metrics, over, onError }) {
     const look = useSignal(lookChosen);
     const theme = useSignal(themeInUse);
-    const { plots, memory } = usePlots(metrics, planned, look);
+    const plots = usePlots(metrics, look);
     const onZoom = (from, to) => metrics.zoom(from, to).catch(onError);
     const onShowAll = () => metrics.showAll();
     const shared = { metrics, theme, onZoom, onShowAll };
@@ -145,14 +130,6 @@ export function JobCharts({ metrics, planned, over, onError }) {
             ${plots.others.map(
                 (plot) => html`<div class="card" key=${plot.name}><${Chart} plot=${plot} ...${shared} /></div>`,
             )}
-            <div class="card wide">
-                <${Chart} plot=${memory} height=${240} ...${shared} />
-                <${Switch}
-                    label="Draw up to the load line"
-                    checked=${look.toLoadLine}
-                    onChange=${(toLoadLine) => setLook({ toLoadLine })}
-                />
-            </div>
         </div>
         <p class="hint">
             Drag over a chart to look at those steps closely; double-click to see all. ▲ marks a step whose value

@@ -1,22 +1,18 @@
 // components/job_plots.js - what each chart of a job shows: columns, colours, readouts, marks.
 //
-// Pure descriptions for components/chart.js. Two habits: a value that was not finite leaves a gap and a red triangle at
-// the bottom edge, and the capacity of the device is drawn as a ship's load line: a circle with a line through it.
+// Pure descriptions for components/chart.js; memory has a file of its own (memory_plot.js). One habit: a value that was
+// not finite leaves a gap and a red triangle at the bottom edge.
 import uPlot from "../vendor/uplot.js";
 import {
-    formatBytes,
     formatCount,
     formatLearningRate,
     formatLoss,
     formatPercent,
     formatSignificant,
-    humanize,
 } from "../lib/format.js";
-import { finiteRange, lastOf, nonfiniteSteps, smooth, stackCategories } from "../lib/series.js";
+import { finiteRange, lastOf, nonfiniteSteps, smooth } from "../lib/series.js";
 
-const POWERS_OF_TWO = Array.from({ length: 50 }, (_, i) => 2 ** i);
 const CLIP_SHARE = 0.01; // of the points at each end that "clip spikes" may cut off
-const LOAD_LINE_NEAR = 3; // the load line is in the picture when it is within this many times the peak
 const NONFINITE = "not finite";
 
 // Half-life in steps for a slider from 0 to 1: nothing at 0, a quarter of what is on the screen at 1.
@@ -194,91 +190,5 @@ export function stepPlots(view, look) {
             plain("grad_norm", "Gradient norm", "--c-norm", (v) => formatSignificant(v, 3), look),
             plain("tokens_per_second", "Tokens per second", "--c-speed", formatCount, linear),
         ],
-    };
-}
-
-function drawLoadLine(u, capacity, colour) {
-    const y = u.valToPos(capacity, "y", true);
-    const { left, width, top } = u.bbox;
-    if (y < top) {
-        return;
-    }
-    const { ctx } = u;
-    const radius = 7 * devicePixelRatio;
-    ctx.save();
-    ctx.setLineDash([]);
-    ctx.strokeStyle = colour("--c-load-line");
-    ctx.lineWidth = 2 * devicePixelRatio;
-    ctx.beginPath();
-    ctx.moveTo(left, y);
-    ctx.lineTo(left + width, y);
-    ctx.stroke();
-    ctx.beginPath();
-    ctx.arc(left + 4 * radius, y, radius, 0, 2 * Math.PI);
-    ctx.stroke();
-    ctx.restore();
-}
-
-function memoryRange(view, look) {
-    const peak = Math.max(...(finiteRange([view.memory.peak, view.memory.allocated]) ?? [0, 1]), look.planned ?? 0);
-    const capacity = lastOf(view.memory.capacity) ?? 0;
-    const showLine = capacity > 0 && (look.toLoadLine || capacity <= LOAD_LINE_NEAR * peak);
-    return [0, (showLine ? Math.max(capacity, peak) : peak || 1) * 1.1];
-}
-
-// The highest edge is painted first; each lower one covers it down to its own height.
-function memorySeries(names, colourOf) {
-    return [
-        ...names.map((name) => ({ label: name, colour: colourOf(name), fill: true, width: 0 })).reverse(),
-        { label: "peak", colour: "--ink", width: 1.5, dash: [5, 4] },
-        { label: "between steps", colour: "--ink", width: 1 },
-    ];
-}
-
-function memoryLegend(names, colourOf, capacity) {
-    return [
-        ...names.map((name) => ({ label: humanize(name), colour: colourOf(name), shape: "box" })),
-        { label: "Peak", colour: "--ink", shape: "dash" },
-        { label: "Between steps", colour: "--ink" },
-        ...(capacity > 0 ? [{ label: "Load line", colour: "--c-load-line", shape: "load" }] : []),
-    ];
-}
-
-// Memory by category as it was when the device was fullest, stacked; the peak, and what is held between steps, as
-// lines; the capacity as the load line.
-// `look` is { sync, planned (bytes or null), toLoadLine }.
-export function memoryPlot(view, look) {
-    const capacity = lastOf(view.memory.capacity) ?? 0;
-    const names = stackCategories(view.memory.categories).map((layer) => layer.name);
-    const colourOf = (name) => `--m-${name}`;
-    const layers = (v) => {
-        const stack = stackCategories(v.memory.categories);
-        return names.map((name) => stack.find((layer) => layer.name === name)?.edge ?? []);
-    };
-    return {
-        name: "memory",
-        title: "Memory",
-        key: `memory/${names.join()}/${look.toLoadLine}/${capacity > 0}`,
-        sync: look.sync,
-        log: false,
-        increments: POWERS_OF_TWO,
-        series: memorySeries(names, colourOf),
-        legend: memoryLegend(names, colourOf, capacity),
-        format: formatBytes,
-        steps: (v) => v.memory.step,
-        data: (v) => [v.memory.step, ...layers(v).reverse(), v.memory.peak, v.memory.allocated],
-        readout: (v, row) => [
-            ...names.map((name) => formatBytes(v.memory.categories[name][row])),
-            formatBytes(v.memory.peak[row]),
-            formatBytes(v.memory.allocated[row]),
-            formatBytes(v.memory.capacity[row]),
-        ],
-        range: () => memoryRange(look.view(), look),
-        draw: (u, v, colours) => {
-            const line = lastOf(v.memory.capacity) ?? 0;
-            if (line > 0) {
-                drawLoadLine(u, line, colours);
-            }
-        },
     };
 }

@@ -1,8 +1,11 @@
-// components/plan_card.js - the promise and its proof: the planned memory peak against the measured one.
+// components/plan_card.js - the promise and its proof: what was planned beside what was measured, to the byte.
 //
-// Both are allocator peaks in bytes, so that they can be compared exactly.
+// Both are allocator peaks in bytes, so the difference is exact. Every row has both columns: the whole, each rank, each
+// phase of a step, each category at the peak. What lies outside the allocator is measured, never planned, and has no
+// place here.
 import { html } from "../lib/html.js";
-import { formatBytes, formatCount, formatPercent, humanize } from "../lib/format.js";
+import { Swatch } from "./chart.js";
+import { formatBytes, formatCount, formatNumber, formatPercent, humanize } from "../lib/format.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
 
 // The planned peak in bytes, or null.
@@ -10,15 +13,7 @@ export function plannedPeak(plan) {
     return plan?.planned_peak_bytes ?? null;
 }
 
-function Bar({ label, bytes, most, colour }) {
-    return html`<div class="plan-row">
-        <span>${label}</span>
-        <div class="plan-bar" aria-hidden="true">
-            <div style=${{ width: `${most > 0 ? (100 * bytes) / most : 0}%`, background: `var(${colour})` }}></div>
-        </div>
-        <b>${formatBytes(bytes)}</b>
-    </div>`;
-}
+const isBytes = (value) => typeof value === "number" && Number.isFinite(value);
 
 function verdict(planned, measured) {
     if (planned === null || !(measured > 0)) {
@@ -32,23 +27,64 @@ function verdict(planned, measured) {
         : `${formatPercent(measured / planned, 1)} of the plan so far.`;
 }
 
-function ByName({ title, amounts, names, most, colourOf }) {
-    const used = names.filter((name) => amounts?.[name] > 0);
-    if (used.length === 0) {
+// Exact, with a sign; a dash while one of the two is unknown.
+export function differenceText(planned, measured) {
+    if (!isBytes(planned) || !isBytes(measured)) {
+        return "–";
+    }
+    const by = measured - planned;
+    return `${by > 0 ? "+" : by < 0 ? "−" : ""}${formatNumber(Math.abs(by))} B`;
+}
+
+function Row({ label, colour, planned, measured }) {
+    return html`<tr>
+        <th scope="row">${colour && html`<${Swatch} colour=${colour} shape="box" />`} ${label}</th>
+        <td class="num" title=${isBytes(planned) ? `${formatNumber(planned)} B` : undefined}>${formatBytes(planned)}</td>
+        <td class="num" title=${isBytes(measured) ? `${formatNumber(measured)} B` : undefined}>
+            ${formatBytes(measured)}
+        </td>
+        <td class="num exact">${differenceText(planned, measured)}</td>
+    </tr>`;
+}
+
+function Rows({ title, rows }) {
+    if (rows.length === 0) {
         return null;
     }
-    return html`<details>
-        <summary>${title}</summary>
-        ${used.map(
-            (name) => html`<${Bar}
-                key=${name}
-                label=${humanize(name)}
-                bytes=${amounts[name]}
-                most=${most}
-                colour=${colourOf(name)}
-            />`,
-        )}
-    </details>`;
+    return html`<tbody>
+        ${title && html`<tr class="table-part"><th scope="rowgroup" colspan="4">${title}</th></tr>`}
+        ${rows.map((row) => html`<${Row} key=${row.label} ...${row} />`)}
+    </tbody>`;
+}
+
+// A phase of the plan is its peak, or an object that holds it.
+export const phaseBytes = (phase) => (typeof phase === "object" && phase !== null ? (phase.peak ?? null) : (phase ?? null));
+
+function phaseRows(plan, newest) {
+    return Object.entries(plan?.phases ?? {})
+        .filter(([, phase]) => phaseBytes(phase) > 0)
+        .map(([name, phase]) => ({
+            label: humanize(name),
+            planned: phaseBytes(phase),
+            measured: phaseBytes(newest?.phases?.[name]) || null,
+        }));
+}
+
+function categoryRows(plan, newest) {
+    return MEMORY_CATEGORIES.filter(
+        (name) => plan?.categories_at_peak?.[name] > 0 || newest?.categories?.[name] > 0,
+    ).map((name) => ({
+        label: humanize(name),
+        colour: `--m-${name}`,
+        planned: plan?.categories_at_peak?.[name] ?? null,
+        measured: newest?.categories?.[name] ?? null,
+    }));
+}
+
+function rankRows(planned, ranks) {
+    return ranks.length < 2
+        ? []
+        : ranks.map(([rank, event]) => ({ label: `Rank ${rank}`, planned, measured: event.peak ?? null }));
 }
 
 function Parameters({ plan }) {
@@ -62,34 +98,39 @@ function Parameters({ plan }) {
     </p>`;
 }
 
-export function PlanCard({ plan, measured, capacity }) {
+function Numbers({ plan, planned, measured, ranks }) {
+    const newest = ranks[0]?.[1];
+    return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Planned against measured">
+        <table class="table table-numbers">
+            <thead>
+                <tr>
+                    <th scope="col"><span class="visually-hidden">What</span></th>
+                    <th scope="col" class="num">Planned</th>
+                    <th scope="col" class="num">Measured</th>
+                    <th scope="col" class="num">Difference</th>
+                </tr>
+            </thead>
+            <${Rows} rows=${[{ label: "Peak", planned, measured: measured > 0 ? measured : null }]} />
+            <${Rows} title="By rank" rows=${rankRows(planned, ranks)} />
+            <${Rows} title="Peak of each phase" rows=${phaseRows(plan, newest)} />
+            <${Rows} title="At the peak, by category" rows=${categoryRows(plan, newest)} />
+        </table>
+    </div>`;
+}
+
+// `ranks` is [[rank, its newest memory event]].
+export function PlanCard({ plan, measured, capacity, ranks = [] }) {
     const planned = plannedPeak(plan);
     if (planned === null && !(measured > 0)) {
         return null;
     }
-    const most = Math.max(planned ?? 0, measured ?? 0);
     const line = capacity ?? plan?.capacity_bytes;
     return html`<section class="card" aria-label="Memory plan">
-        <h2>Memory plan</h2>
-        ${planned !== null && html`<${Bar} label="Planned peak" bytes=${planned} most=${most} colour="--accent" />`}
-        ${measured > 0 && html`<${Bar} label="Measured peak" bytes=${measured} most=${most} colour="--ink" />`}
+        <h3>Planned against measured</h3>
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
+        <${Numbers} plan=${plan} planned=${planned} measured=${measured} ranks=${ranks} />
         ${line > 0 && html`<p class="muted">The load line is at ${formatBytes(line)}.</p>`}
         <${Parameters} plan=${plan} />
         ${(plan?.warnings ?? []).map((text) => html`<p key=${text} class="note note-warn break">${text}</p>`)}
-        <${ByName}
-            title="Planned, by category"
-            amounts=${plan?.categories_at_peak}
-            names=${MEMORY_CATEGORIES}
-            most=${most}
-            colourOf=${(name) => `--m-${name}`}
-        />
-        <${ByName}
-            title="Planned, by phase"
-            amounts=${plan?.phases}
-            names=${Object.keys(plan?.phases ?? {})}
-            most=${most}
-            colourOf=${() => "--accent"}
-        />
     </section>`;
 }

@@ -6,6 +6,7 @@
 // up, because browsers allow six to one server; coming back continues from the last event.
 import { get, jobPath } from "./api.js";
 import { JobLog } from "./job_log.js";
+import { JobMemory } from "./job_memory.js";
 import { JobMetrics } from "./job_metrics.js";
 import { createSignal } from "./signal.js";
 import { openStream } from "./stream.js";
@@ -29,6 +30,7 @@ export class JobFeed {
         this.line = createSignal("connecting"); // see stream.js
         this.metrics = new JobMetrics(id, Math.min(POINTS_MAX, POINTS_PER_PX * innerWidth));
         this.log = new JobLog(id);
+        this.memory = new JobMemory(id);
         this.stream = null;
         this.cursor = null;
         this.closed = false;
@@ -52,6 +54,7 @@ export class JobFeed {
         this.stream?.close();
         this.log.close();
         this.metrics.close();
+        this.memory.close();
     }
 
     needsLine() {
@@ -117,6 +120,7 @@ export class JobFeed {
 
     setJob(job) {
         this.job.set(job);
+        this.memory.note(job.plimsoll?.memory);
         this.pending = null;
         const { epoch } = this.live.get(); // the one thing that the Job does not carry
         this.live.set({ epoch });
@@ -138,6 +142,7 @@ export class JobFeed {
         const parts = [
             this.refreshJob(),
             this.metrics.load(),
+            this.memory.load(),
             this.log.refresh(),
             this.refreshCheckpoints(),
         ];
@@ -178,6 +183,7 @@ export class JobFeed {
         } else if (SERIES.has(name)) {
             this.metrics.append(name, event);
         }
+        this.memory.append(name, event);
         if (name === "step") {
             const { step, total_steps, epoch, loss, tokens_per_second } = event;
             this.show({ step, total_steps, epoch, loss, tokens_per_second });

@@ -11,7 +11,18 @@ export const STEP_KEYS = [
     "mean_token_accuracy",
 ];
 export const EVAL_KEYS = ["step", "loss", "mean_token_accuracy"];
-export const MEMORY_KEYS = ["step", "time_ms", "allocated", "reserved", "peak", "capacity"];
+// Outside the arena: `overhead` is ours (context, libraries), `others` belongs to other processes on the device.
+export const MEMORY_KEYS = [
+    "step",
+    "time_ms",
+    "allocated",
+    "reserved",
+    "peak",
+    "capacity",
+    "overhead",
+    "others",
+    "device_total",
+];
 // Stacking order of the memory chart: what lives longest is lowest.
 export const MEMORY_CATEGORIES = [
     "weights",
@@ -26,13 +37,27 @@ export const MEMORY_CATEGORIES = [
 
 const table = (keys) => Object.fromEntries(keys.map((key) => [key, []]));
 
+const memoryTable = () => ({ ...table(MEMORY_KEYS), categories: table(MEMORY_CATEGORIES) });
+
+// `ranks` maps a rank to its memory table; `memory` is that of rank 0.
 export function emptyMetrics() {
+    const memory = memoryTable();
     return {
         steps: table(STEP_KEYS),
         eval: table(EVAL_KEYS),
-        memory: { ...table(MEMORY_KEYS), categories: table(MEMORY_CATEGORIES) },
+        memory,
+        ranks: new Map([[0, memory]]),
         samples: [],
     };
+}
+
+// The memory table of a rank, made when it is heard of for the first time.
+export function memoryOf(metrics, rank) {
+    if (!metrics.ranks.has(rank)) {
+        metrics.ranks.set(rank, memoryTable());
+        metrics.ranks = new Map([...metrics.ranks].sort(([a], [b]) => a - b));
+    }
+    return metrics.ranks.get(rank);
 }
 
 // A column may be missing in the answer (an older run); it is then all null.
@@ -43,13 +68,16 @@ function fill(target, source, keys) {
     }
 }
 
+function fillMemory(target, source) {
+    fill(target, source, MEMORY_KEYS);
+    fill(target.categories, { step: source?.step, ...source?.categories }, MEMORY_CATEGORIES);
+}
+
 export function metricsFromResponse(response) {
     const metrics = emptyMetrics();
     fill(metrics.steps, response.steps, STEP_KEYS);
     fill(metrics.eval, response.eval, EVAL_KEYS);
-    fill(metrics.memory, response.memory, MEMORY_KEYS);
-    const categories = { step: response.memory?.step, ...response.memory?.categories };
-    fill(metrics.memory.categories, categories, MEMORY_CATEGORIES);
+    fillMemory(metrics.memory, response.memory);
     metrics.samples = [...(response.samples ?? [])];
     return metrics;
 }
@@ -75,7 +103,7 @@ export function appendEvent(metrics, kind, event) {
         return !known;
     }
     if (kind === "memory") {
-        const { memory } = metrics;
+        const memory = memoryOf(metrics, event.rank ?? 0);
         if (memory.time_ms.length > 0 && event.time_ms <= lastOf(memory.time_ms)) {
             return false;
         }
@@ -105,8 +133,10 @@ export function cutAfter(metrics, step) {
         }
         keys.forEach((key) => (columns[key].length = Math.min(columns[key].length, count)));
     };
-    cut(metrics.memory.categories, MEMORY_CATEGORIES, metrics.memory.step);
-    cut(metrics.memory, [...MEMORY_KEYS].reverse(), metrics.memory.step);
+    for (const memory of metrics.ranks.values()) {
+        cut(memory.categories, MEMORY_CATEGORIES, memory.step);
+        cut(memory, [...MEMORY_KEYS].reverse(), memory.step);
+    }
     cut(metrics.eval, [...EVAL_KEYS].reverse(), metrics.eval.step);
     cut(metrics.steps, [...STEP_KEYS].reverse(), metrics.steps.step);
     metrics.samples = metrics.samples.filter((sample) => sample.step <= step);

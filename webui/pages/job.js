@@ -3,11 +3,15 @@
 // The page draws; lib/job_feed.js keeps the data true. Reloading, losing the server and coming back later all end in
 // the same picture.
 import { html, useEffect, useState } from "../lib/html.js";
+import { Attention } from "../components/attention.js";
+import { CapControl } from "../components/cap_control.js";
 import { Checkpoints } from "../components/checkpoints.js";
 import { ErrorNote, Loading } from "../components/alert.js";
 import { JobActions } from "../components/job_actions.js";
 import { JobCharts } from "../components/job_charts.js";
 import { Log } from "../components/log.js";
+import { MemoryPanel } from "../components/memory_panel.js";
+import { OomStory } from "../components/oom_story.js";
 import { PlanCard, plannedPeak } from "../components/plan_card.js";
 import { Samples } from "../components/samples.js";
 import { SpecView } from "../components/spec_view.js";
@@ -22,6 +26,7 @@ import {
     formatLoss,
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
+import { openQuestion } from "../lib/memory.js";
 import { jobName, modelName } from "./jobs.js";
 import { finiteRange, lastOf } from "../lib/series.js";
 import { useSignal } from "../lib/signal.js";
@@ -157,25 +162,49 @@ function Standing({ job, feed, memory }) {
     </section>`;
 }
 
+// What the memory of the job has to say, kept up to date.
+function useMemoryStory(feed) {
+    useSignal(feed.memory.version);
+    const { newest, story, lastStepMs } = feed.memory;
+    return { ranks: [...newest].sort(([a], [b]) => a - b), question: openQuestion(story, lastStepMs) };
+}
+
+function Memory({ job, feed, memory, ranks, onError }) {
+    const { plan } = job.plimsoll;
+    const over = isFinished(job.status);
+    const newest = ranks[0]?.[1];
+    return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(plan)} onError=${onError}>
+        <div class="cards two">
+            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} ranks=${ranks} />
+            ${!over &&
+            newest &&
+            html`<${CapControl}
+                jobId=${job.id}
+                capacity=${memory.capacity}
+                device=${newest.device_total}
+                peak=${memory.peak}
+            />`}
+        </div>
+    <//>`;
+}
+
 function JobView({ job, feed }) {
     const memory = useMemoryFacts(feed, job);
+    const { ranks, question } = useMemoryStory(feed);
     const samples = useSamples(feed);
     const checkpoints = useSignal(feed.checkpoints);
     const [chartError, setChartError] = useState(null);
-    const { plan } = job.plimsoll;
+    const over = isFinished(job.status);
     return html`
         <${Head} job=${job} feed=${feed} />
+        <${Attention} memory=${feed.memory} question=${over ? null : question} capacity=${memory.capacity} />
         <${Standing} job=${job} feed=${feed} memory=${memory} />
+        <${OomStory} memory=${feed.memory} canAct=${!over} failed=${job.status === "failed"} />
         <${ErrorNote} error=${chartError} />
-        <${JobCharts}
-            metrics=${feed.metrics}
-            planned=${plannedPeak(plan)}
-            over=${isFinished(job.status)}
-            onError=${setChartError}
-        />
+        <${JobCharts} metrics=${feed.metrics} over=${over} onError=${setChartError} />
+        <${Memory} job=${job} feed=${feed} memory=${memory} ranks=${ranks} onError=${setChartError} />
         <div class="cards two">
             <${Samples} samples=${samples} />
-            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} />
             <${Checkpoints} checkpoints=${checkpoints} />
             <${Log} log=${feed.log} />
             <${SpecView} job=${job} />

@@ -1,0 +1,80 @@
+// components/attention.js - a job that ran out of memory and asks what to do (memory.on_oom: ask).
+//
+// Each remedy is one button with its planned peak and its price; refusing is a button too. The job waits until one of
+// them was pressed; the answer shows as an event, so the banner goes by itself.
+import { html, useState } from "../lib/html.js";
+import { ErrorNote } from "./alert.js";
+import { formatBytes, formatNumber } from "../lib/format.js";
+import { costText, remedyLabel } from "../lib/memory.js";
+
+function Choice({ remedy, capacity, busy, onAccept }) {
+    const cost = costText(remedy.cost);
+    return html`<li class="choice-remedy">
+        <div>
+            <h3>${remedyLabel(remedy.remedy)}</h3>
+            <p>${remedy.text ?? ""}</p>
+            <p class="muted" title=${`${formatNumber(remedy.peak)} B`}>
+                Planned peak <b>${formatBytes(remedy.peak)}</b>${capacity > 0 ? ` of ${formatBytes(capacity)}` : ""}${cost
+                    ? `, ${cost}`
+                    : ""}.
+                ${remedy.fits === false && " Not enough by itself."}
+            </p>
+        </div>
+        <button
+            type="button"
+            class=${`button ${remedy.fits === false ? "" : "primary"}`}
+            disabled=${busy}
+            aria-label=${`Use: ${remedyLabel(remedy.remedy)}`}
+            onClick=${() => onAccept(remedy)}
+        >Use this</button>
+    </li>`;
+}
+
+// `question` is the attention event, or null.
+export function Attention({ memory, question, capacity }) {
+    const [state, setState] = useState({ busy: false, error: null, sent: null });
+    if (!question) {
+        return null;
+    }
+    const waiting = state.sent === question;
+    const send = async (body) => {
+        setState({ busy: true, error: null, sent: null });
+        try {
+            await memory.send("/remedy", body);
+            setState({ busy: false, error: null, sent: question });
+        } catch (error) {
+            setState({ busy: false, error, sent: null });
+        }
+    };
+    const remedies = question.remedies ?? [];
+    const busy = state.busy || waiting;
+    return html`<section class="note note-warn attention" role="alert" aria-label="Needs attention">
+        <h2>Needs attention: step ${formatNumber(question.step)} does not fit</h2>
+        <p>
+            ${remedies.length > 0
+                ? "The job waits. Choose how it goes on; what it learns stays the same."
+                : "The job waits, and no remedy is left. Raise the cap, or refuse and the job fails with its report."}
+        </p>
+        <ul class="plain choices-remedy">
+            ${remedies.map(
+                (remedy) => html`<${Choice}
+                    key=${remedy.remedy}
+                    remedy=${remedy}
+                    capacity=${capacity}
+                    busy=${busy}
+                    onAccept=${() => send({ remedy: remedy.remedy, accept: true })}
+                />`,
+            )}
+        </ul>
+        <div class="actions">
+            <button
+                type="button"
+                class="button danger"
+                disabled=${busy}
+                onClick=${() => send({ remedy: remedies[0]?.remedy ?? "", accept: false })}
+            >Refuse and let the job fail</button>
+        </div>
+        <p role="status" class="muted">${waiting ? "Sent. The job goes on in a moment." : ""}</p>
+        <${ErrorNote} error=${state.error} title="The answer was not taken" />
+    </section>`;
+}

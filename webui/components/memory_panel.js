@@ -1,0 +1,121 @@
+// components/memory_panel.js - the memory of a job: one chart a rank, the ranks compared, the cap, what is in it.
+//
+// Owns how far up the charts go. The charts follow the series (lib/job_metrics.js), everything else the story
+// (lib/job_memory.js), so that a step redraws a canvas and nothing more.
+import { html, useEffect, useMemo, useState } from "../lib/html.js";
+import { Chart } from "./chart.js";
+import { memoryPlot, SCALES } from "./memory_plot.js";
+import { formatBytes, formatNumber } from "../lib/format.js";
+import { imbalance, storyMarks } from "../lib/memory.js";
+import { finiteRange, lastOf } from "../lib/series.js";
+import { createSignal, useSignal } from "../lib/signal.js";
+import { themeInUse } from "../lib/theme.js";
+
+const scaleChosen = createSignal("auto"); // kept while one moves between jobs
+
+// Which ranks there are and what of their columns is known: the charts are made anew when this changes.
+function useShape(metrics) {
+    const shapeOf = () =>
+        JSON.stringify(
+            [...metrics.view().ranks].map(([rank, memory]) => [
+                rank,
+                memory.step.length > 0,
+                Object.values(memory.categories).map((column) => column.some((bytes) => bytes > 0)),
+                ["capacity", "overhead", "others", "device_total"].map((key) => (lastOf(memory[key]) ?? 0) > 0),
+            ]),
+        );
+    const [shape, setShape] = useState(shapeOf);
+    useEffect(() => {
+        setShape(shapeOf());
+        return metrics.version.subscribe(() => setShape(shapeOf()));
+    }, [metrics]);
+    return shape;
+}
+
+function useRankPlots(feed, planned, scale) {
+    const { metrics, memory } = feed;
+    const shape = useShape(metrics);
+    const version = useSignal(memory.version);
+    const checkpoints = useSignal(feed.checkpoints);
+    return useMemo(() => {
+        const view = () => metrics.view();
+        const ranks = [...view().ranks].filter(([, table]) => table.step.length > 0);
+        const phases = (v) => [
+            { steps: v.eval.step, colour: "--c-eval" },
+            { steps: checkpoints.map((c) => c.step_number), colour: "--c-rate" },
+        ];
+        return ranks.map(([rank, table]) =>
+            memoryPlot(table, {
+                rank,
+                title: ranks.length > 1 ? `Rank ${rank}` : "By step",
+                sync: `job-${metrics.jobId}`,
+                planned,
+                scale,
+                view,
+                phases,
+                events: storyMarks(memory.story),
+            }),
+        );
+    }, [metrics, shape, version, checkpoints, planned, scale]);
+}
+
+function ScaleChoice({ value }) {
+    return html`<label class="inline">
+        Draw
+        <select value=${value} onChange=${(event) => scaleChosen.set(event.target.value)}>
+            ${SCALES.map(([name, label]) => html`<option key=${name} value=${name}>${label}</option>`)}
+        </select>
+    </label>`;
+}
+
+// Which rank stands highest: with ranks on several cards the highest decides what fits.
+function Imbalance({ metrics }) {
+    const peaks = [...metrics.whole.ranks].map(([rank, table]) => [rank, finiteRange([table.peak])?.[1] ?? 0]);
+    const apart = imbalance(peaks);
+    if (!apart) {
+        return null;
+    }
+    return html`<p class="muted">
+        ${apart.bytes === 0
+            ? "All ranks have the same peak, to the byte."
+            : `Rank ${apart.highest} has the highest peak, ${formatBytes(apart.bytes)}
+               (${formatNumber(apart.bytes)} B) above rank ${apart.lowest}.`}
+    </p>`;
+}
+
+const WORDS = [
+    ["--c-eval", "an evaluation"],
+    ["--c-rate", "a checkpoint"],
+];
+
+function Key() {
+    return html`<p class="hint memory-key">
+        The areas are what was held when the device was fullest. A dot marks each new peak. At the lower edge:
+        ${WORDS.map(
+            ([colour, word]) => html` <span key=${word} class="key-word">
+                <i class="swatch swatch-tick" style=${{ "--swatch": `var(${colour})` }} aria-hidden="true"></i> ${word}
+            </span>`,
+        )}
+    </p>`;
+}
+
+export function MemoryPanel({ feed, planned, onError, children }) {
+    const { metrics } = feed;
+    const scale = useSignal(scaleChosen);
+    const theme = useSignal(themeInUse);
+    const plots = useRankPlots(feed, planned, scale);
+    const onZoom = (from, to) => metrics.zoom(from, to).catch(onError);
+    const shared = { metrics, theme, onZoom, onShowAll: () => metrics.showAll() };
+    return html`<section aria-label="Memory" class="memory-section">
+        <div class="spread">
+            <h2>Memory</h2>
+            ${plots.length > 0 && html`<${ScaleChoice} value=${scale} />`}
+        </div>
+        ${plots.map(
+            (plot) => html`<div class="card" key=${plot.name}><${Chart} plot=${plot} height=${280} ...${shared} /></div>`,
+        )}
+        ${plots.length > 0 && html`<${Key} />`}
+        ${plots.length > 1 && html`<${Imbalance} metrics=${metrics} />`}
+        ${children}
+    </section>`;
+}

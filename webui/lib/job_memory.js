@@ -1,0 +1,68 @@
+// lib/job_memory.js - a job's memory beyond its series: the story of shortages and remedies, and what GET .../memory
+// tells of each rank.
+//
+// The story comes from the events of the past (asked for by kind, so that a run of any length is one short answer) and
+// from the stream; lib/memory.js makes sure that nothing counts twice.
+import { get, jobPath, post } from "./api.js";
+import { emptyStory, STORY_KINDS, tellStory } from "./memory.js";
+import { createSignal } from "./signal.js";
+
+const PAST_MAX = 1_000;
+const SOON_MS = 400; // a small model makes hundreds of steps a second
+
+export class JobMemory {
+    constructor(jobId) {
+        this.jobId = jobId;
+        this.story = emptyStory();
+        this.newest = new Map(); // rank -> its newest memory event
+        this.lastStepMs = 0; // when the newest step was made: a run that steps waits for no answer
+        this.version = createSignal(0);
+        this.timer = null;
+    }
+
+    changed() {
+        this.version.set(this.version.get() + 1);
+    }
+
+    close() {
+        clearTimeout(this.timer);
+    }
+
+    async load() {
+        const query = new URLSearchParams({ kinds: STORY_KINDS.join(), limit: PAST_MAX });
+        const { data } = await get(jobPath(this.jobId, `/events?${query}`));
+        data.forEach(({ data: event }) => tellStory(this.story, event.kind, event));
+        this.changed();
+    }
+
+    changedSoon() {
+        this.timer ??= setTimeout(() => {
+            this.timer = null;
+            this.changed();
+        }, SOON_MS);
+    }
+
+    // The newest memory event of a rank, from wherever it was heard.
+    note(event) {
+        const rank = event?.rank ?? 0;
+        if (event && !(this.newest.get(rank)?.time_ms >= event.time_ms)) {
+            this.newest.set(rank, event);
+            this.changedSoon();
+        }
+    }
+
+    append(kind, event) {
+        if (kind === "step") {
+            this.lastStepMs = event.time_ms ?? 0;
+        } else if (kind === "memory") {
+            this.note(event);
+        }
+        if (tellStory(this.story, kind, event)) {
+            this.changedSoon();
+        }
+    }
+
+    send(rest, body) {
+        return post(jobPath(this.jobId, rest), body);
+    }
+}
