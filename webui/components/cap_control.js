@@ -1,8 +1,9 @@
 // components/cap_control.js - the job's own load line, lowered and raised while it runs.
 //
-// Takes bytes ("24GiB") or a share of the device ("80%"); slider and field say the same thing. The job plans anew at its
-// next step and changes how it runs before it would fail; what it did shows as remedies.
+// Takes bytes ("24GiB") or a share of the device ("80%"); slider and field say the same thing. The job plans anew at
+// its next step and changes how it runs before it would fail; what it did shows as remedies.
 import { html, useState } from "../lib/html.js";
+import { useAction } from "../lib/action.js";
 import { post, jobPath } from "../lib/api.js";
 import { ErrorNote } from "./alert.js";
 import { formatBytes, formatNumber } from "../lib/format.js";
@@ -24,55 +25,56 @@ function Slider({ text, onText, share }) {
     />`;
 }
 
+function Field({ text, wrong, onText }) {
+    return html`<label class="cap-field">
+        <span class="label">Cap</span>
+        <input
+            type="text"
+            name="cap"
+            placeholder="24GiB or 80%"
+            autocomplete="off"
+            spellcheck=${false}
+            value=${text}
+            aria-invalid=${wrong ? "true" : undefined}
+            aria-describedby="cap-hint"
+            onInput=${(event) => onText(event.target.value)}
+        />
+    </label>`;
+}
+
+function Hint({ wrong }) {
+    return wrong
+        ? html`<p class="error-text" id="cap-hint" role="alert">
+              Write a size, such as 24GiB, or a share of the device, such as 80%.
+          </p>`
+        : html`<p class="hint" id="cap-hint">
+              The job goes on: it plans anew, and changes how a step is run when it has to.
+          </p>`;
+}
+
 export function CapControl({ jobId, capacity, device, peak }) {
     const [text, setText] = useState("");
-    const [state, setState] = useState({ busy: false, error: null, said: "" });
+    const [state, run] = useAction();
     const share = device > 0 && capacity > 0 ? (100 * capacity) / device : null;
     const cap = parseCap(text);
     const wrong = text !== "" && cap === null;
-    const send = async (event) => {
+    const send = (event) => {
         event.preventDefault();
-        if (cap === null) {
-            return;
-        }
-        setState({ busy: true, error: null, said: "" });
-        try {
-            await post(jobPath(jobId, "/cap"), { cap });
-            setState({ busy: false, error: null, said: "Sent. The job plans anew at its next step." });
-        } catch (error) {
-            setState({ busy: false, error, said: "" });
-        }
+        return cap !== null && run(() => post(jobPath(jobId, "/cap"), { cap }), "Sent: the next step is planned anew.");
     };
     return html`<section class="card" aria-label="Memory cap">
         <h3>Move the load line</h3>
         <p class="muted">
-            Now at <b title=${`${formatNumber(capacity)} B`}>${formatBytes(capacity)}</b>${share === null
-                ? ""
-                : `, ${formatNumber(share)} % of the device`}. The peak so far is ${formatBytes(peak)}.
+            Now at <b title=${`${formatNumber(capacity)} B`}>${formatBytes(capacity)}</b>
+            ${share === null ? "" : ` (${formatNumber(share)} % of the device)`}. The peak so far is
+            ${" "}${formatBytes(peak)}.
         </p>
         <form class="cap-form" onSubmit=${send}>
             ${device > 0 && html`<${Slider} text=${text} share=${share} onText=${setText} />`}
-            <label class="cap-field">
-                <span class="label">Cap</span>
-                <input
-                    type="text"
-                    name="cap"
-                    placeholder="24GiB or 80%"
-                    autocomplete="off"
-                    spellcheck=${false}
-                    value=${text}
-                    aria-invalid=${wrong ? "true" : undefined}
-                    aria-describedby="cap-hint"
-                    onInput=${(event) => setText(event.target.value)}
-                />
-            </label>
+            <${Field} text=${text} wrong=${wrong} onText=${setText} />
             <button class="button" disabled=${state.busy || cap === null}>Set the cap</button>
         </form>
-        ${wrong
-            ? html`<p class="error-text" id="cap-hint" role="alert">Write a size, such as 24GiB, or a share, such as 80%.</p>`
-            : html`<p class="hint" id="cap-hint">
-                  The job goes on: it re-plans, and changes how a step is run when it has to.
-              </p>`}
+        <${Hint} wrong=${wrong} />
         <p role="status" class="muted">${state.said}</p>
         <${ErrorNote} error=${state.error} title="The cap was not changed" />
     </section>`;

@@ -112,7 +112,9 @@ export function MemoryPanel({ feed, planned, onError, children }) {
             ${plots.length > 0 && html`<${ScaleChoice} value=${scale} />`}
         </div>
         ${plots.map(
-            (plot) => html`<div class="card" key=${plot.name}><${Chart} plot=${plot} height=${280} ...${shared} /></div>`,
+            (plot) => html`<div class="card" key=${plot.name}>
+                <${Chart} plot=${plot} height=${280} ...${shared} />
+            </div>`,
         )}
         ${plots.length > 0 && html`<${Key} />`}
         ${plots.length > 1 && html`<${Imbalance} metrics=${metrics} />`}

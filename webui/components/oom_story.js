@@ -1,8 +1,9 @@
-// components/oom_story.js - an out-of-memory told from its end to its beginning: what it was, the numbers, what was done.
+// components/oom_story.js - the story of an out-of-memory: what it was, the numbers that prove it, what was done.
 //
 // The explanation comes first and in the engine's own words; a person who reads nothing else knows what happened. Below
 // it the figures that prove it, then every change with its reason, its effect and its price, each to be undone.
-import { html, useState } from "../lib/html.js";
+import { html } from "../lib/html.js";
+import { useAction } from "../lib/action.js";
 import { ErrorNote } from "./alert.js";
 import { Swatch } from "./chart.js";
 import { formatBytes, formatClock, formatNumber, humanize } from "../lib/format.js";
@@ -12,7 +13,8 @@ import { MEMORY_CATEGORIES } from "../lib/series.js";
 const exact = (bytes) => (typeof bytes === "number" ? `${formatNumber(bytes)} B` : undefined);
 
 function Fact({ name, bytes }) {
-    return typeof bytes === "number" && html`<div><dt>${name}</dt><dd title=${exact(bytes)}>${formatBytes(bytes)}</dd></div>`;
+    const known = typeof bytes === "number";
+    return known && html`<div><dt>${name}</dt><dd title=${exact(bytes)}>${formatBytes(bytes)}</dd></div>`;
 }
 
 function OomFacts({ oom }) {
@@ -47,7 +49,8 @@ function Shares({ categories }) {
         <ul class="legend">
             ${parts.map(
                 (name) => html`<li key=${name} title=${exact(categories[name])}>
-                    <${Swatch} colour=${`--m-${name}`} shape="box" /> ${humanize(name)} <b>${formatBytes(categories[name])}</b>
+                    <${Swatch} colour=${`--m-${name}`} shape="box" /> ${humanize(name)}
+                    <b>${" "}${formatBytes(categories[name])}</b>
                 </li>`,
             )}
         </ul>`;
@@ -170,22 +173,17 @@ function Remedy({ remedy, number, canUndo, busy, onUndo }) {
 }
 
 function Remedies({ memory, canAct }) {
-    const [state, setState] = useState({ busy: false, error: null, said: "" });
+    const [state, run] = useAction();
     const list = changesOf(memory.story);
     if (list.length === 0) {
         return null;
     }
     const holding = new Set(inForce(list));
-    const undo = async ({ remedy }) => {
-        setState({ busy: true, error: null, said: "" });
-        try {
-            await memory.send("/remedy", { undo: remedy });
-            const said = `${remedyLabel(remedy)} is undone at the next step where the plan says that it fits.`;
-            setState({ busy: false, error: null, said });
-        } catch (error) {
-            setState({ busy: false, error, said: "" });
-        }
-    };
+    const undo = ({ remedy }) =>
+        run(
+            () => memory.send("/remedy", { undo: remedy }),
+            `${remedyLabel(remedy)} is undone at the next step, if the plan says that it fits.`,
+        );
     return html`<h3>What was changed</h3>
         <ol class="remedies plain">
             ${list.map(

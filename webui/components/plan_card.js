@@ -15,6 +15,8 @@ export function plannedPeak(plan) {
 
 const isBytes = (value) => typeof value === "number" && Number.isFinite(value);
 
+const exact = (value) => (isBytes(value) ? `${formatNumber(value)} B` : undefined);
+
 function verdict(planned, measured) {
     if (planned === null || !(measured > 0)) {
         return null;
@@ -39,10 +41,8 @@ export function differenceText(planned, measured) {
 function Row({ label, colour, planned, measured }) {
     return html`<tr>
         <th scope="row">${colour && html`<${Swatch} colour=${colour} shape="box" />`} ${label}</th>
-        <td class="num" title=${isBytes(planned) ? `${formatNumber(planned)} B` : undefined}>${formatBytes(planned)}</td>
-        <td class="num" title=${isBytes(measured) ? `${formatNumber(measured)} B` : undefined}>
-            ${formatBytes(measured)}
-        </td>
+        <td class="num" title=${exact(planned)}>${formatBytes(planned)}</td>
+        <td class="num" title=${exact(measured)}>${formatBytes(measured)}</td>
         <td class="num exact">${differenceText(planned, measured)}</td>
     </tr>`;
 }
@@ -58,7 +58,7 @@ function Rows({ title, rows }) {
 }
 
 // A phase of the plan is its peak, or an object that holds it.
-export const phaseBytes = (phase) => (typeof phase === "object" && phase !== null ? (phase.peak ?? null) : (phase ?? null));
+export const phaseBytes = (phase) => (typeof phase === "object" ? phase?.peak : phase) ?? null;
 
 function phaseRows(plan, newest) {
     return Object.entries(plan?.phases ?? {})
