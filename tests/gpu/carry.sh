@@ -20,7 +20,7 @@ trap 'rm -rf "$work"' EXIT
 # As in the tree, so that the scripts find the programs as they do there.
 mkdir -p "$work/build/tests" "$work/lib" "$work/tests"
 
-for name in tests/{gpu_ops,gpu_bench,gpu_memory,test_golden,test_laws,test_graphs,real_tool} plimsoll-engine; do
+for name in tests/{gpu_ops,gpu_bench,gpu_memory,gpu_model,test_golden,test_laws,test_graphs,real_tool} plimsoll-engine; do
     if [ ! -x "$build/$name" ]; then
         echo "carry.sh: $build/$name is not built, so it is not carried" >&2
         continue
@@ -56,11 +56,14 @@ cat >"$out/run" <<'RUN'
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 there=$here/unpacked
+exec 9>"$here/unpacked.lock" # the first of several that start together unpacks
+flock 9
 if [ ! -e "$there/build" ] || [ "$here/programs.tar.gz" -nt "$there/build" ]; then
     rm -rf "$there"
     mkdir -p "$there"
     tar -C "$there" -xmzf "$here/programs.tar.gz"
 fi
+exec 9>&-
 paths=$there/lib
 packages=$(python3 -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null || true)
 for name in libcublasLt.so libcudnn.so; do

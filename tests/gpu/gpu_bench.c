@@ -4,8 +4,9 @@
  * and the optimizer of a run, and nothing else; the planned figures come from the same calls on a
  * null device. tok_s is the median of ten steps after three; the loss of the first and the last
  * step are printed so that nobody measures a model that does not learn. PLIMSOLL_BENCH_GRAPHS=0
- * switches CUDA graphs off. The case `graphs` fails unless every loss and gradient norm is the same
- * to the bit with graphs and without. */
+ * switches CUDA graphs off; PLIMSOLL_BENCH_SET='{"loss_chunk_rows": 8192}' sets keys of the spec.
+ * The case `graphs` fails unless every loss and gradient norm is the same to the bit with graphs
+ * and without. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,20 @@ static const struct bench_case CASES[] = {
 
 /* ---- a spec, and a session of it ---------------------------------------------------------- */
 
+/* PLIMSOLL_BENCH_SET: an object of spec keys, for experiments. */
+static enum status set_wishes(cJSON *json, struct err *e) {
+    const char *const wishes = getenv("PLIMSOLL_BENCH_SET");
+    cJSON *more = NULL;
+    if (!wishes) return STATUS_OK;
+    TRY(json_parse(wishes, strlen(wishes), "PLIMSOLL_BENCH_SET", &more, e));
+    for (const cJSON *item = more->child; item; item = item->next) {
+        cJSON_DeleteItemFromObjectCaseSensitive(json, item->string);
+        cJSON_AddItemToObject(json, item->string, cJSON_Duplicate(item, true));
+    }
+    cJSON_Delete(more);
+    return STATUS_OK;
+}
+
 static enum status make_spec(const struct bench_case *c, struct spec *spec, struct err *e) {
     cJSON *const json = cJSON_CreateObject();
     json_add_string(json, "model", c->shape);
@@ -82,7 +97,8 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     cJSON_AddItemToArray(files, cJSON_CreateString("made in memory"));
     cJSON *const targets = cJSON_AddArrayToObject(json, "target_modules");
     cJSON_AddItemToArray(targets, cJSON_CreateString("all-linear"));
-    const enum status status = spec_parse(spec, json, e);
+    enum status status = set_wishes(json, e);
+    if (status == STATUS_OK) status = spec_parse(spec, json, e);
     cJSON_Delete(json);
     return status;
 }
