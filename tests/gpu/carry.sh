@@ -20,7 +20,8 @@ trap 'rm -rf "$work"' EXIT
 # As in the tree, so that the scripts find the programs as they do there.
 mkdir -p "$work/build/tests" "$work/lib" "$work/tests"
 
-for name in tests/{gpu_ops,gpu_bench,gpu_memory,gpu_model,test_golden,test_laws,test_graphs,real_tool} plimsoll-engine; do
+for name in tests/{gpu_ops,gpu_bench,gpu_memory,gpu_model,test_golden,test_laws,test_graphs,real_tool} \
+    plimsoll-engine; do
     if [ ! -x "$build/$name" ]; then
         echo "carry.sh: $build/$name is not built, so it is not carried" >&2
         continue

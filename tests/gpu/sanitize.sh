@@ -2,12 +2,13 @@
 # sanitize.sh - compute-sanitizer's memcheck, racecheck and initcheck over short runs: tests/gpu/sanitize.sh [TOOL...]
 #
 # One step of full training, LoRA, rsLoRA and DoRA of the golden llama in fp32 and bf16 (forward, backward, clip,
-# AdamW), and small cases of every operation. Nothing is suppressed. initcheck does not follow what cuBLASLt's kernels for
-# compute capability 9 store (a program of one product and one read of its result shows it: every element is reported),
-# so there the results of products in bf16 are filled with zeros before (tests/golden/support_golden.c). The runs of all tools go side by side: a card has
-# room for them, and each is bound by its own host thread. Run from the project's root, like truth.sh; PLIMSOLL_BUILD
-# names the build folder. One line a run, the reports of those that found something, and the closing line of the test
-# runner. Without compute-sanitizer (COMPUTE_SANITIZER, the PATH, /usr/local/cuda/bin) it is skipped.
+# AdamW), and small cases of every operation. Nothing is suppressed. initcheck does not follow what cuBLASLt's kernels
+# for compute capability 9 store (a program of one product and one read of its result shows it: every element is
+# reported), so there the results of products in bf16 are filled with zeros before (tests/golden/support_golden.c).
+# The runs of all tools go side by side: a card has room for them, and each is bound by its own host thread. Run from
+# the project's root, like truth.sh; PLIMSOLL_BUILD names the build folder. One line a run, the reports of those that
+# found something, and the closing line of the test runner. Without compute-sanitizer (COMPUTE_SANITIZER, the PATH,
+# /usr/local/cuda/bin) it is skipped.
 set -uo pipefail
 here=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")" && pwd)
 build=${PLIMSOLL_BUILD:-$here/../../build}

@@ -61,7 +61,8 @@ laws_step() {
         (
             code=0
             PLIMSOLL_TEST_DEVICE=$device PLIMSOLL_TEST_PRECISION=$2 CMOCKA_MESSAGE_OUTPUT=TAP OMP_WAIT_POLICY=passive \
-                timeout --kill-after=10 "$LIMIT_S" "$build/tests/test_laws" "$family/*" >"$log.$family" 2>&1 </dev/null || code=$?
+                timeout --kill-after=10 "$LIMIT_S" "$build/tests/test_laws" "$family/*" \
+                >"$log.$family" 2>&1 </dev/null || code=$?
             printf '%s\n' "$code" >"$log.$family.rc"
         ) &
     done
