@@ -11,13 +11,14 @@
  *   progress    what: data, bytes, bytes_total, rows: while rows are encoded, about once a second
  *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate,
  *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
- *   memory      step, phase, allocated, reserved, peak, largest_free_block, fragmentation (0..1:
- *               what lies outside the largest free block, of all that is free), capacity, cap,
- *               device_used, device_total, overhead (ours outside the arena: context, libraries),
+ *   memory      step, phase, allocated, reserved, peak, step_peak, largest_free_block,
+ *               fragmentation (0..1: what lies outside the largest free block, of all that is
+ *               free), capacity, cap, device_used, device_total, overhead (ours outside the arena),
  *               others (anybody else's), host_used, host_pinned, host_total (bytes; null: unknown),
  *               categories{weights, adapters, gradients, optimizer, activations, workspace,
- *               communication, staging} at `peak`, categories_now{}, phases{load: {peak,
- *               categories{}}, ...}. On the CPU the device is the host's memory.
+ *               communication, staging} at `peak`, step_categories{} at `step_peak`,
+ *               categories_now{}, phases{load: {peak, categories{}}, ...}. On the CPU the device is
+ *               the host's memory.
  *   holdings    step, groups[] {name: embedding | attention | mlp | norms | head | adapters,
  *               parameters, trained, weights, gradients, master, optimizer: dtype or null,
  *               bytes{the same four}}: after loading and after a remedy

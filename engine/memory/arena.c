@@ -328,6 +328,12 @@ static void count_phase(struct arena *arena) {
     memcpy(s->phase_categories[arena->phase], s->by_category, sizeof s->by_category);
 }
 
+static void count_window(struct arena_stats *s) {
+    if (s->allocated <= s->window_peak) return;
+    s->window_peak = s->allocated;
+    memcpy(s->window_categories, s->by_category, sizeof s->by_category);
+}
+
 /* Blocks by number and as asked for; `sign` is -1 for a release. */
 static void count_block(struct arena_stats *s, const struct arena_block *block, int sign) {
     s->live += sign;
@@ -351,6 +357,7 @@ static void count(struct arena *arena, int64_t bytes, enum category category) {
     if (s->by_category[category] > s->category_peak[category])
         s->category_peak[category] = s->by_category[category];
     count_phase(arena);
+    count_window(s);
     if (s->allocated <= s->allocated_peak) return;
     s->allocated_peak = s->allocated;
     s->peak_phase = arena->phase;
@@ -502,6 +509,11 @@ int64_t arena_trim(struct arena *arena) {
 int64_t arena_settle(struct arena *arena) {
     const int64_t threshold = arena->settings.trim_threshold;
     return threshold && arena->stats.reserved > threshold ? arena_trim(arena) : 0;
+}
+
+void arena_begin_window(struct arena *arena) {
+    arena->stats.window_peak = 0;
+    count_window(&arena->stats);
 }
 
 void arena_set_label(struct arena *arena, struct arena_label label) {

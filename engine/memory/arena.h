@@ -80,11 +80,13 @@ struct arena_stats {
     int64_t phase_peak[PHASE_COUNT];       /* of allocated, 0 for a phase not entered */
     int64_t phase_categories[PHASE_COUNT][CATEGORY_COUNT]; /* at the moment of phase_peak */
     enum phase peak_phase;
-    uint64_t allocations;    /* calls so far, of arena_alloc and arena_free */
-    int64_t live, live_peak; /* blocks */
-    int64_t live_total;      /* blocks allocated so far */
-    int64_t failures;        /* STATUS_OOM so far */
-    uint64_t trace;          /* hash over the sequence of (bytes, category) of all calls */
+    int64_t window_peak;                       /* of allocated, since arena_begin_window */
+    int64_t window_categories[CATEGORY_COUNT]; /* at the moment of window_peak */
+    uint64_t allocations;                      /* calls so far, of arena_alloc and arena_free */
+    int64_t live, live_peak;                   /* blocks */
+    int64_t live_total;                        /* blocks allocated so far */
+    int64_t failures;                          /* STATUS_OOM so far */
+    uint64_t trace; /* hash over the sequence of (bytes, category) of all calls */
 };
 
 /* A live block, for a report. */
@@ -135,8 +137,8 @@ typedef void arena_watcher(void *context, const struct arena_event *event);
 
 struct arena;
 
-/* capacity in bytes, at least one page. Where the device computes, addresses are reserved for all of
- * its memory, so that the capacity can be raised. Caller frees with arena_close; the device must
+/* capacity in bytes, at least one page. Where the device computes, addresses are reserved for all
+ * of its memory, so that the capacity can be raised. Caller frees with arena_close; the device must
  * outlive it. */
 enum status arena_open(struct arena **out, struct device *device, int64_t capacity, struct err *e);
 /* Before the first allocation. */
@@ -167,6 +169,8 @@ int64_t arena_trim(struct arena *arena);
 int64_t arena_settle(struct arena *arena);
 /* From here on peaks are counted for this phase too. */
 void arena_enter(struct arena *arena, enum phase phase);
+/* Another step begins: its own peak is counted beside that of the whole run. */
+void arena_begin_window(struct arena *arena);
 /* Allocations from here on carry this label. */
 void arena_set_label(struct arena *arena, struct arena_label label);
 struct arena_label arena_label(const struct arena *arena);

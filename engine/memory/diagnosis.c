@@ -272,14 +272,17 @@ static void say_asked(struct paragraph *p, const struct diagnosis_report *r) {
 /* " 23.1 GiB of 24.0 GiB are in use, 14.0 GiB of it activations; another process holds 3.2 GiB." */
 static void say_in_use(struct paragraph *p, const struct diagnosis_report *r) {
     const struct arena_shortage *const s = &r->shortage;
-    const bool device = r->device_total > 0 && r->device_used >= 0;
+    /* Where the cap is what is short, the device's numbers would only confuse. */
+    const bool capped = r->cap >= 0 && s->capacity >= r->cap;
+    const bool device = !capped && r->device_total > 0 && r->device_used >= 0;
     char used[24], total[24], part[24];
     int largest = 0;
     for (int i = 1; i < CATEGORY_COUNT; i++) {
         if (s->by_category[i] > s->by_category[largest]) largest = i;
     }
-    say(p, " %s of %s are in use", diagnosis_bytes(device ? r->device_used : s->allocated, used),
-        diagnosis_bytes(device ? r->device_total : s->capacity, total));
+    say(p, " %s of %s%s are in use", diagnosis_bytes(device ? r->device_used : s->allocated, used),
+        diagnosis_bytes(device ? r->device_total : s->capacity, total),
+        capped ? " that memory.cap allows" : "");
     if (s->by_category[largest] > 0)
         say(p, ", %s of it %s", diagnosis_bytes(s->by_category[largest], part),
             category_name((enum category)largest));

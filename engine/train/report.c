@@ -3,9 +3,6 @@
  * The fields are listed in engine/events.h. */
 #include "engine/train/report.h"
 
-#include <string.h>
-
-#include "base/host.h"
 #include "base/mem.h"
 #include "engine/train/corpus_report.h"
 
@@ -83,39 +80,6 @@ enum status report_skipped(struct event_log *log, const struct loss_scaling *sca
     return status;
 }
 
-static cJSON *categories_to_json(const int64_t by_category[CATEGORY_COUNT]) {
-    cJSON *const json = cJSON_CreateObject();
-    for (int i = 0; i < CATEGORY_COUNT; i++) {
-        json_add_i64(json, category_name((enum category)i), by_category[i]);
-    }
-    return json;
-}
-
-enum status report_memory(struct event_log *log, const struct session *s, int64_t step,
-                          const char *phase, struct err *e) {
-    struct arena_stats stats;
-    struct device_memory memory = {0};
-    const bool gpu = s->device->kind == DEVICE_CUDA;
-    if (gpu) TRY(device_memory(s->device, &memory, e));
-    arena_get_stats(s->arena, &stats);
-    cJSON *const fields = cJSON_CreateObject();
-    json_add_i64(fields, "step", step);
-    json_add_string(fields, "phase", phase);
-    /* Between steps the activations are gone; what the chart needs is what was held when it was
-     * fullest. */
-    cJSON_AddItemToObject(fields, "categories", categories_to_json(stats.at_peak));
-    json_add_i64(fields, "allocated", stats.allocated);
-    json_add_i64(fields, "reserved", stats.reserved);
-    json_add_i64(fields, "peak", stats.allocated_peak);
-    json_add_i64(fields, "largest_free_block", stats.largest_free_block);
-    json_add_i64(fields, "capacity", stats.capacity);
-    const int64_t host = host_resident();
-    json_add_i64(fields, "device_used", gpu ? memory.total - memory.free : host);
-    json_add_i64(fields, "device_total", s->device->total_bytes);
-    json_add_i64(fields, "host_used", host);
-    return event_write(log, EVENT_MEMORY, fields, e);
-}
-
 enum status report_eval(struct event_log *log, int64_t step, const struct step_sums *sums,
                         double seconds, struct err *e) {
     cJSON *const fields = cJSON_CreateObject();
@@ -125,19 +89,6 @@ enum status report_eval(struct event_log *log, int64_t step, const struct step_s
     json_add_i64(fields, "trained_tokens", sums->trained);
     event_add_number(fields, "seconds", seconds);
     return event_write(log, EVENT_EVAL, fields, e);
-}
-
-enum status report_shortage(struct event_log *log, const struct arena_shortage *s, struct err *e) {
-    cJSON *const fields = cJSON_CreateObject();
-    json_add_string(fields, "phase", phase_name(s->phase));
-    json_add_string(fields, "category", category_name(s->category));
-    json_add_i64(fields, "requested", s->requested);
-    json_add_i64(fields, "allocated", s->allocated);
-    json_add_i64(fields, "reserved", s->reserved);
-    json_add_i64(fields, "capacity", s->capacity);
-    json_add_i64(fields, "largest_free_block", s->largest_free_block);
-    cJSON_AddItemToObject(fields, "categories", categories_to_json(s->by_category));
-    return event_write(log, EVENT_OOM, fields, e);
 }
 
 void report_error(struct event_log *log, const struct err *failure) {

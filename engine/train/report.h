@@ -5,6 +5,7 @@
 #define PLIMSOLL_ENGINE_TRAIN_REPORT_H
 
 #include "engine/events.h"
+#include "engine/memory/diagnosis.h"
 #include "engine/train/corpus.h"
 #include "engine/train/plan.h"
 
@@ -32,12 +33,28 @@ enum status report_step(struct event_log *log, const struct step_report *r, stru
 /* f16: an update was left out because the gradient overflowed. */
 enum status report_skipped(struct event_log *log, const struct loss_scaling *scaling, int64_t step,
                            struct err *e);
-enum status report_memory(struct event_log *log, const struct session *s, int64_t step,
-                          const char *phase, struct err *e);
+/* What a run holds now, and held when it was fullest. Then the window of the next step begins. */
+struct memory_report {
+    int64_t step;
+    const char *phase;
+    int64_t cap; /* what memory.cap allows in bytes; 0: it is not set */
+};
+enum status report_memory(struct event_log *log, struct session *s, const struct memory_report *r,
+                          struct err *e);
 enum status report_eval(struct event_log *log, int64_t step, const struct step_sums *sums,
                         double seconds, struct err *e);
-enum status report_shortage(struct event_log *log, const struct arena_shortage *shortage,
-                            struct err *e);
+/* What the arena of `s` refused last, why, and who has the memory. *out (may be NULL) gets the
+ * diagnosis. */
+struct oom_report {
+    int64_t step, micro; /* micro -1: outside a micro-batch */
+    int64_t cap;         /* as in struct memory_report */
+    int64_t world;
+    const struct diagnosis_rank *ranks; /* [rank_count], borrowed */
+    int64_t rank_count;
+    const struct err *failure; /* its text may be a library's; NULL: the arena's own */
+};
+enum status report_oom(struct event_log *log, struct session *s, const struct oom_report *r,
+                       struct diagnosis *out, struct err *e);
 /* The last event of a failed run, from the error itself. */
 void report_error(struct event_log *log, const struct err *failure);
 

@@ -27,6 +27,16 @@ static struct step_options step_options_of(struct run *r, int64_t step, double s
                                  .grad_scale = scale};
 }
 
+/* What memory.cap allows; 0: it is not set. */
+static int64_t run_cap(const struct run *r) {
+    return spec_cap_bytes(&r->spec.memory.cap, r->session.device->total_bytes);
+}
+
+static enum status run_report_memory(struct run *r, const char *phase, struct err *e) {
+    const struct memory_report report = {.step = r->state.step, .phase = phase, .cap = run_cap(r)};
+    return report_memory(&r->log, &r->session, &report, e);
+}
+
 /* One optimizer step: all its micro-batches, then the update. */
 static enum status train_step(struct run *r, struct err *e) {
     const int64_t step = r->state.step, began = clock_steady_ns();
@@ -62,7 +72,7 @@ static enum status train_step(struct run *r, struct err *e) {
                                        .learning_rate = rate,
                                        .seconds = seconds_since(began)};
     TRY(report_step(&r->log, &report, e));
-    TRY(report_memory(&r->log, s, r->state.step, "train", e));
+    TRY(run_report_memory(r, "train", e));
     arena_settle(s->arena);
     return STATUS_OK;
 }
@@ -187,7 +197,9 @@ enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struc
             finish(r, "stopped", NULL, &ignored);
         } else if (status != STATUS_OK) {
             if (status == STATUS_OOM && r->session.arena) {
-                report_shortage(&r->log, arena_last_shortage(r->session.arena), &ignored);
+                const struct oom_report oom = {
+                    .step = r->state.step + 1, .micro = -1, .cap = run_cap(r)};
+                report_oom(&r->log, &r->session, &oom, NULL, &ignored);
             }
             report_error(&r->log, e);
         }

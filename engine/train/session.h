@@ -7,6 +7,7 @@
 
 #include "engine/memory/alloc_conf.h"
 #include "engine/spec.h"
+#include "engine/train/device_books.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/step.h"
 
@@ -16,7 +17,8 @@ struct session {
     struct tensor_space space;
     struct model model;
     struct optimizer optimizer; /* zeroed when the session does not train */
-    struct graphs graphs;       /* of step_train; off where the device or the spec has none */
+    struct device_books books;
+    struct graphs graphs; /* of step_train; off where the device or the spec has none */
 };
 
 /* How a spec wants the model: adapter or full, dtypes, targets. With spec->adapter_name_or_path,

@@ -202,7 +202,7 @@ static const struct {
     {"the cap is short",
      capped_beside_another,
      DIAGNOSIS_ACTIVATIONS,
-     {"another process holds 3.2 GiB", "The run may take 19.4 GiB of the device"}},
+     {"another process holds 3.2 GiB", "19.4 GiB of 19.4 GiB that memory.cap allows are in use"}},
     {"imbalance",
      imbalance,
      DIAGNOSIS_IMBALANCE,

@@ -1,0 +1,37 @@
+/* device_books.h - of what is used on a device: how much is ours, and how much is somebody else's.
+ *
+ * By our own books, never by process ids: in a container those are other ones, and the list of the
+ * driver is empty. What was used before this process opened the device belongs to others; what is
+ * added until the first steps are done and is not the arena's is our overhead (context, kernels,
+ * libraries). From then on whatever is neither is somebody else's. */
+#ifndef PLIMSOLL_ENGINE_TRAIN_DEVICE_BOOKS_H
+#define PLIMSOLL_ENGINE_TRAIN_DEVICE_BOOKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/err.h"
+
+struct session;
+
+/* Zeroed: nothing is known. */
+struct device_books {
+    int64_t before; /* used on the device before we opened it */
+    bool before_known;
+    int64_t looks;    /* so far */
+    int64_t overhead; /* outside arena and graphs, as last measured; see OVERHEAD_LOOKS */
+};
+
+/* Bytes; -1 where unknown. */
+struct device_view {
+    int64_t used, total, overhead, others;
+};
+
+/* Before the device "cuda:N" is opened; on others it does nothing. */
+void device_books_begin(struct device_books *books, const char *device);
+/* On the CPU the device is the host's memory and the overhead what the process has beside the
+ * arena. STATUS_DEVICE if the device does not answer. */
+enum status device_books_look(struct device_books *books, const struct session *s,
+                              struct device_view *out, struct err *e);
+
+#endif

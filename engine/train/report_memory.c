@@ -1,0 +1,175 @@
+/* report_memory.c - the events memory and oom: the arena's books, the device's, the host's.
+ *
+ * What is not known is null, never 0. The fields are listed in engine/events.h. */
+#include "engine/train/report.h"
+
+#include "base/file.h"
+#include "base/host.h"
+#include "kernels/cards.h"
+
+static const char SHM_FOLDER[] = "/dev/shm";
+
+static void add_known(cJSON *json, const char *key, int64_t bytes) {
+    if (bytes >= 0) {
+        json_add_i64(json, key, bytes);
+    } else {
+        cJSON_AddNullToObject(json, key);
+    }
+}
+
+static void add_categories(cJSON *json, const char *key,
+                           const int64_t by_category[CATEGORY_COUNT]) {
+    cJSON *const categories = cJSON_AddObjectToObject(json, key);
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
+        json_add_i64(categories, category_name((enum category)i), by_category[i]);
+    }
+}
+
+/* Only phases that were entered, and of them only what they held: the event is written each step.
+ */
+static void add_phases(cJSON *json, const struct arena_stats *stats) {
+    cJSON *const phases = cJSON_AddObjectToObject(json, "phases");
+    for (int p = 0; p < PHASE_COUNT; p++) {
+        if (stats->phase_peak[p] == 0) continue;
+        cJSON *const phase = cJSON_AddObjectToObject(phases, phase_name((enum phase)p));
+        json_add_i64(phase, "peak", stats->phase_peak[p]);
+        cJSON *const categories = cJSON_AddObjectToObject(phase, "categories");
+        for (int i = 0; i < CATEGORY_COUNT; i++) {
+            const int64_t bytes = stats->phase_categories[p][i];
+            if (bytes) json_add_i64(categories, category_name((enum category)i), bytes);
+        }
+    }
+}
+
+/* What lies outside the largest free block, of all that is reserved and free. */
+static double fragmentation(const struct arena_stats *s) {
+    const int64_t unused = s->reserved - s->allocated;
+    return unused > 0 ? 1 - (double)s->largest_free_block / (double)unused : 0;
+}
+
+static void add_arena(cJSON *json, const struct arena_stats *stats) {
+    /* Between steps the activations are gone; what a chart needs is what was held when it was
+     * fullest. */
+    add_categories(json, "categories", stats->at_peak);
+    add_categories(json, "categories_now", stats->by_category);
+    add_categories(json, "step_categories", stats->window_categories);
+    json_add_i64(json, "allocated", stats->allocated);
+    json_add_i64(json, "reserved", stats->reserved);
+    json_add_i64(json, "peak", stats->allocated_peak);
+    json_add_i64(json, "step_peak", stats->window_peak);
+    json_add_i64(json, "largest_free_block", stats->largest_free_block);
+    json_add_number(json, "fragmentation", fragmentation(stats));
+    json_add_i64(json, "capacity", stats->capacity);
+}
+
+static void add_device(cJSON *json, const struct device_view *view) {
+    add_known(json, "device_used", view->used);
+    add_known(json, "device_total", view->total);
+    add_known(json, "overhead", view->overhead);
+    add_known(json, "others", view->others);
+}
+
+enum status report_memory(struct event_log *log, struct session *s, const struct memory_report *r,
+                          struct err *e) {
+    struct arena_stats stats;
+    struct device_view view;
+    TRY(device_books_look(&s->books, s, &view, e));
+    arena_get_stats(s->arena, &stats);
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", r->step);
+    json_add_string(fields, "phase", r->phase);
+    add_arena(fields, &stats);
+    add_known(fields, "cap", r->cap > 0 ? r->cap : -1);
+    add_device(fields, &view);
+    add_known(fields, "host_used", host_resident());
+    json_add_i64(fields, "host_pinned", s->space.host_bytes);
+    add_known(fields, "host_total", host_memory().total);
+    add_phases(fields, &stats);
+    arena_begin_window(s->arena);
+    return event_write(log, EVENT_MEMORY, fields, e);
+}
+
+static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct session *s,
+                                                   const struct oom_report *r) {
+    struct diagnosis_report d = diagnosis_unknown();
+    struct device_view view = {-1, -1, -1, -1};
+    struct err ignored = {0};
+    const struct host_memory host = host_memory();
+    (void)device_books_look(&s->books, s, &view, &ignored);
+    d.shortage = *arena_last_shortage(s->arena);
+    d.reservation = d.shortage.reservation;
+    d.rank = log->rank;
+    d.world = r->world > 0 ? r->world : 1;
+    d.device_total = view.total;
+    d.device_used = view.used;
+    d.others = view.others;
+    d.overhead = view.overhead;
+    d.cap = r->cap > 0 ? r->cap : -1;
+    d.ranks = r->ranks;
+    d.rank_count = r->rank_count;
+    d.host_total = host.total;
+    d.host_available = host.available;
+    d.foreign = r->failure ? r->failure->text : NULL;
+    if (file_free_space(SHM_FOLDER, &d.shm_total, &ignored) != STATUS_OK) d.shm_total = -1;
+    if (s->device->kind == DEVICE_CUDA) {
+        struct device_cards cards;
+        device_cards_find(&cards);
+        d.cards = cards.count;
+    }
+    return d;
+}
+
+static void add_largest(cJSON *json, const struct arena_shortage *s) {
+    cJSON *const largest = cJSON_AddArrayToObject(json, "largest");
+    char label[ARENA_LABEL_MAX];
+    for (int64_t i = 0; i < s->largest_count; i++) {
+        const struct arena_holding *const one = &s->largest[i];
+        cJSON *const item = cJSON_CreateObject();
+        json_add_i64(item, "bytes", one->bytes);
+        json_add_string(item, "category", category_name(one->category));
+        json_add_string(item, "phase", phase_name(one->phase));
+        arena_label_text(&one->label, label);
+        json_add_string(item, "label", label[0] ? label : NULL);
+        cJSON_AddItemToArray(largest, item);
+    }
+}
+
+static void add_ranks(cJSON *json, const struct oom_report *r) {
+    cJSON *const ranks = cJSON_AddArrayToObject(json, "ranks");
+    for (int64_t i = 0; i < r->rank_count; i++) {
+        cJSON *const item = cJSON_CreateObject();
+        json_add_i64(item, "rank", r->ranks[i].rank);
+        json_add_i64(item, "need", r->ranks[i].need);
+        json_add_i64(item, "can_back", r->ranks[i].can_back);
+        cJSON_AddItemToArray(ranks, item);
+    }
+}
+
+enum status report_oom(struct event_log *log, struct session *s, const struct oom_report *r,
+                       struct diagnosis *out, struct err *e) {
+    const struct diagnosis_report report = diagnosis_report_of(log, s, r);
+    const struct arena_shortage *const shortage = &report.shortage;
+    struct diagnosis d;
+    diagnosis_make(&d, &report);
+    if (out) *out = d;
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", r->step);
+    add_known(fields, "micro", r->micro);
+    json_add_string(fields, "phase", phase_name(shortage->phase));
+    json_add_string(fields, "category", category_name(shortage->category));
+    json_add_string(fields, "asked_by", shortage->reservation ? "reservation" : "allocation");
+    json_add_string(fields, "diagnosis", diagnosis_name(d.kind));
+    json_add_string(fields, "explanation", d.text);
+    json_add_i64(fields, "requested", shortage->requested);
+    json_add_i64(fields, "allocated", shortage->allocated);
+    json_add_i64(fields, "reserved", shortage->reserved);
+    json_add_i64(fields, "capacity", shortage->capacity);
+    json_add_i64(fields, "largest_free_block", shortage->largest_free_block);
+    add_known(fields, "device_used", report.device_used);
+    add_known(fields, "device_total", report.device_total);
+    add_known(fields, "others", report.others);
+    add_categories(fields, "categories", shortage->by_category);
+    add_largest(fields, shortage);
+    add_ranks(fields, r);
+    return event_write(log, EVENT_OOM, fields, e);
+}
