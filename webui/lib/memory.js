@@ -8,6 +8,8 @@ export const STORY_KINDS = ["oom", "remedy", "attention", "holdings"];
 
 export const REMEDY_LABELS = {
     trim: "Give unused memory back",
+    eval_batch: "Smaller batch in evaluations",
+    sample_length: "Shorter samples",
     micro_batch: "Smaller micro-batch",
     loss_chunk: "Loss in smaller pieces",
     checkpoint_some: "Checkpoint some layers",
@@ -48,6 +50,8 @@ const LAYOUT_LABELS = {
     activation_offloading: "activations in host memory",
     optimizer_offloading: "optimizer in host memory",
     zero_stage: "ZeRO stage",
+    eval_rows: "rows of an evaluation's micro-batch",
+    sample_tokens: "longest sample in tokens",
 };
 
 export const remedyLabel = (name) => REMEDY_LABELS[name] ?? humanize(name ?? "");

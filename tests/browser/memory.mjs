@@ -1,0 +1,237 @@
+// tests/browser/memory.mjs - a job's memory on its page: charts with exact numbers, planned against measured, the story
+// of an out-of-memory, the question that waits, the cap.
+//
+// Goal: what people need to know about memory is on the page, true to the byte, and can be acted on with mouse, keys
+// and a screen reader. Method: the real server and engine with the sample model; events of situations that this machine
+// cannot be in are appended to the event file of the living run (support_run.mjs).
+import assert from "node:assert/strict";
+import { browserPath, createAppliance, createChecks, launchBrowser, until } from "./support.mjs";
+import { contrastFaults, namelessControls, sidewaysScroll } from "./support_page.mjs";
+import { getJob, JOBS, startJob, teller, uploadExample } from "./support_run.mjs";
+
+const WAIT_MS = 20_000;
+const MODEL = process.env.PLIMSOLL_TEST_MODEL_NAME ?? "harbour-1m";
+const GIB = 2 ** 30;
+const LONG_STEPS = 15_000;
+
+if (!browserPath()) {
+    process.stdout.write("skipped: no Chromium here (PLIMSOLL_CHROMIUM names one)\n0 passed, 0 failed, 1 skipped\n");
+    process.exit(0);
+}
+
+const { check, journey, close } = createChecks();
+const appliance = await createAppliance();
+const browser = await launchBrowser();
+const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
+page.setDefaultTimeout(WAIT_MS);
+const faults = [];
+page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
+page.on("console", (message) => {
+    if (message.type() === "error" && !/status of 4\d\d/.test(message.text())) {
+        faults.push(message.text());
+    }
+});
+
+const file = await uploadExample(appliance.url, "first-mate.jsonl");
+const start = (spec, held) => startJob(appliance.url, { model: MODEL, file, held, spec });
+const job = (id) => getJob(appliance.url, id);
+const open = async (id) => {
+    await page.goto(`${appliance.url}/#/jobs/${id}`);
+    await page.locator(".standing").waitFor();
+};
+const text = (selector) => page.locator(selector).first().innerText();
+const numbersOf = (string) => Number(string.replace(/[^\d-]/g, "").replace("−", "-"));
+
+const short = await start({ max_steps: 30, eval_steps: 10, save_steps: 20 }, file);
+await until("the short job's end", WAIT_MS, async () => (await job(short)).status === "succeeded");
+
+await journey("beside the chart stand the exact bytes of the newest step", async () => {
+    await open(short);
+    await page.locator('[data-chart="memory"] canvas').waitFor();
+    const { memory } = (await job(short)).plimsoll;
+    const rows = await page.locator('[data-chart="memory"] tbody tr').evaluateAll((list) =>
+        Object.fromEntries(
+            list.map((row) => [row.querySelector("th").textContent.trim(), row.querySelector("[data-exact]").textContent]),
+        ),
+    );
+    assert.equal(numbersOf(rows.Peak), memory.peak);
+    assert.equal(numbersOf(rows.Weights), memory.categories.weights);
+    assert.equal(numbersOf(rows.Activations), memory.categories.activations);
+    assert.equal(numbersOf(rows["Load line"]), memory.capacity);
+    assert.equal(rows.Communication, undefined, "what was never used has no row");
+});
+
+await journey("pointer and arrow keys choose the step whose numbers are read", async () => {
+    const chart = page.locator('[data-chart="memory"]');
+    const over = chart.locator(".u-over");
+    await over.hover({ position: { x: (await over.boundingBox()).width * 0.3, y: 30 } });
+    const step = async () => numbersOf(await chart.locator("[data-step]").innerText());
+    const pointed = await step();
+    assert.ok(pointed > 5 && pointed < 14, `step ${pointed}`);
+    await chart.locator(".chart-place").focus();
+    await page.keyboard.press("ArrowRight");
+    assert.equal(await step(), pointed + 1);
+    await page.keyboard.press("End");
+    assert.equal(await step(), 30);
+    assert.match(await chart.locator("[data-said]").innerText(), /^step 30, .*Peak [\d.,]+ MiB/);
+});
+
+await journey("planned against measured: every row to the byte, and no difference", async () => {
+    const table = page.locator('[aria-label="Memory plan"] table');
+    const { plan } = (await job(short)).plimsoll;
+    const peak = table.locator("tr", { has: page.locator("th", { hasText: /^\s*Peak$/ }) });
+    assert.equal(numbersOf(await peak.locator("td").first().getAttribute("title")), plan.planned_peak_bytes);
+    assert.match(await text('[aria-label="Memory plan"]'), /Exactly as planned, to the byte/);
+    const differences = await table.locator("td.exact").allInnerTexts();
+    assert.ok(differences.includes("0 B"));
+    assert.deepEqual(differences.filter((d) => d !== "0 B" && d !== "–"), []);
+});
+
+await journey("how far up the picture goes is the reader's choice", async () => {
+    const picture = () => page.locator('[data-chart="memory"] canvas').evaluate((canvas) => canvas.toDataURL());
+    const small = await picture();
+    await page.locator(".memory-section select").selectOption("line");
+    await until("another picture", WAIT_MS, async () => (await picture()) !== small);
+    await page.locator(".memory-section select").selectOption("auto");
+});
+
+// ---- a living job, and what may happen to it
+
+const long = await start({ max_steps: LONG_STEPS, per_device_train_batch_size: 4 });
+await until("steps", 2 * WAIT_MS, async () => (await job(long)).plimsoll.step >= 5);
+const tell = teller(appliance, long);
+const layout = { micro_rows: 4, loss_chunk_rows: 512, checkpointed_layers: 0, activation_offloading: false };
+const OOM = {
+    step: 3,
+    micro: 0,
+    phase: "backward",
+    category: "activations",
+    asked_by: "reservation",
+    requested: 1.9 * GIB,
+    allocated: 23.1 * GIB,
+    reserved: 23.4 * GIB,
+    capacity: 24 * GIB,
+    largest_free_block: 0.4 * GIB,
+    categories: { weights: 5 * GIB, activations: 14 * GIB, workspace: 2 * GIB },
+    diagnosis: "other_process",
+    explanation: "Rank 0 asked for 1.9 GiB in backward; another process holds 3.2 GiB.",
+    largest: [{ bytes: 2.3 * GIB, category: "activations", phase: "forward", label: "layer 12 mlp" }],
+    others: 3.2 * GIB,
+    device_total: 28 * GIB,
+    ranks: [{ rank: 0, need: 25 * GIB, can_back: 23 * GIB }, { rank: 1, need: 20 * GIB, can_back: 24 * GIB }],
+};
+const SMALLER = {
+    step: 3,
+    epoch: 1,
+    remedy: "micro_batch",
+    state: "applied",
+    why: "Rank 0 is short of 2 GiB.",
+    from: layout,
+    to: { ...layout, micro_rows: 2 },
+    peak_before: 25 * GIB,
+    peak_after: 19 * GIB,
+    capacity: 24 * GIB,
+    cost: 1.08,
+    text: "A micro-batch has 2 rows instead of 4; a step still has the same samples.",
+};
+
+await journey("an out-of-memory is told while the page is open: explanation first, then the numbers", async () => {
+    await open(long);
+    assert.equal(await page.locator(".oom-story").count(), 0);
+    await tell("oom", OOM);
+    const story = page.locator(".oom-story");
+    await story.waitFor();
+    const said = await story.innerText();
+    assert.ok(said.indexOf(OOM.explanation) > 0 && said.indexOf(OOM.explanation) < said.indexOf("1.90 GiB"));
+    assert.match(said, /Another process holds memory/);
+    assert.match(said, /Other processes\s+3\.20 GiB/);
+    assert.match(said, /0\s+25\.0 GiB\s+23\.0 GiB\s+2\.00 GiB/);
+    await story.getByText("Largest allocations").click();
+    assert.match(await story.innerText(), /2\.30 GiB\s+Activations\s+Forward\s+layer 12 mlp/);
+});
+
+await journey("what was changed: what, why, from where to where, its price, and a mark in the chart", async () => {
+    await tell("remedy", SMALLER);
+    const remedy = page.locator(".remedy").first();
+    await remedy.waitFor();
+    const said = await remedy.innerText();
+    for (const part of ["Smaller micro-batch", SMALLER.text, SMALLER.why, "25.0 GiB", "19.0 GiB", "about 8 % slower"]) {
+        assert.ok(said.includes(part), `${part} is not in: ${said}`);
+    }
+    assert.match(said, /micro-batch: 4 → 2/);
+    await tell("remedy", SMALLER); // a rank that tells it again is no second change
+    await tell("remedy", { ...SMALLER, epoch: 2, remedy: "checkpoint_some", to: { ...layout, checkpointed_layers: 1 } });
+    await page.locator(".remedy").nth(1).waitFor();
+    assert.equal(await page.locator(".remedy").count(), 2);
+});
+
+await journey("the story is still there after a reload, in the same order", async () => {
+    await page.reload();
+    await page.locator(".remedy").nth(1).waitFor();
+    assert.deepEqual(await page.locator(".remedy h4").allInnerTexts(), [
+        "1 Smaller micro-batch",
+        "2 Checkpoint some layers",
+    ]);
+    assert.match(await text(".oom-text"), /another process holds 3\.2 GiB/);
+});
+
+await journey("a button of the story sends the wish to the server, and its answer is shown", async () => {
+    const waiting = page.waitForRequest((request) => request.url().endsWith(`${JOBS}/${long}/remedy`));
+    await page.getByRole("button", { name: "Undo: smaller micro-batch" }).click();
+    assert.deepEqual((await waiting).postDataJSON(), { undo: "micro_batch" });
+    const answer = page.locator(".oom-story > [role=status], .oom-story > .note-error");
+    await until("an answer", WAIT_MS, async () => (await answer.allInnerTexts()).join("").length > 10);
+});
+
+await journey("a question waits as a banner with peak and price, and goes when it is answered", async () => {
+    const remedies = [
+        { remedy: "loss_chunk", peak: 23.9 * GIB, cost: 1.01, text: "Logits in halves.", fits: false },
+        { remedy: "checkpoint_all", peak: 12.1 * GIB, cost: 1.31, text: "Every layer again.", fits: true },
+    ];
+    const { step } = (await job(long)).plimsoll;
+    await tell("attention", { time_ms: Date.now() + 60_000, step: step + 1, remedies }); // no step answers it
+    const banner = page.getByRole("alert", { name: "Needs attention" });
+    await banner.waitFor();
+    const said = await banner.innerText();
+    assert.match(said, /Checkpoint all layers\s+Every layer again\.\s+Planned peak 12\.1 GiB.*about 31 % slower/s);
+    assert.match(said, /Not enough by itself/);
+    const waiting = page.waitForRequest((request) => request.url().endsWith(`${JOBS}/${long}/remedy`));
+    await banner.getByRole("button", { name: "Use: Checkpoint all layers" }).click();
+    assert.deepEqual((await waiting).postDataJSON(), { remedy: "checkpoint_all", accept: true });
+    const applied = { ...SMALLER, epoch: 3, remedy: "checkpoint_all", time_ms: Date.now() + 61_000 };
+    await tell("remedy", applied);
+    await banner.waitFor({ state: "detached" });
+});
+
+await journey("the cap takes bytes or a share, says what it cannot read, and sends the rest", async () => {
+    const card = page.locator('[aria-label="Memory cap"]');
+    await card.getByLabel("Cap", { exact: true }).fill("a lot");
+    await card.getByText("Write a size, such as 24GiB").waitFor();
+    assert.equal(await card.getByRole("button", { name: "Set the cap" }).isDisabled(), true);
+    await card.getByRole("slider").fill("90");
+    assert.equal(await card.getByLabel("Cap", { exact: true }).inputValue(), "90%");
+    const waiting = page.waitForRequest((request) => request.url().endsWith(`${JOBS}/${long}/cap`));
+    await card.getByRole("button", { name: "Set the cap" }).click();
+    assert.deepEqual((await waiting).postDataJSON(), { cap: "90%" });
+    const answer = card.locator("> [role=status], > .note-error");
+    await until("an answer", WAIT_MS, async () => (await answer.allInnerTexts()).join("").length > 10);
+});
+
+for (const [scheme, width] of [["light", 360], ["dark", 1280]]) {
+    await check(`${scheme}, ${width} px: nothing sticks out, text stands out, every control has a name`, async () => {
+        const view = await browser.newPage({ viewport: { width, height: 800 }, colorScheme: scheme });
+        await view.goto(`${appliance.url}/#/jobs/${long}`);
+        await view.locator(".remedy").first().waitFor();
+        await view.locator('[data-chart="memory"] canvas').waitFor();
+        assert.deepEqual(await view.evaluate(sidewaysScroll), []);
+        assert.deepEqual(await view.evaluate(contrastFaults), []);
+        assert.deepEqual(await view.evaluate(namelessControls), []);
+        await view.close();
+    });
+}
+
+await check("the console holds no error", () => assert.deepEqual(faults, []));
+
+await browser.close();
+await appliance.remove();
+close();

@@ -1,0 +1,152 @@
+// tests/browser/memory_logic.mjs - the pure parts of what the page says about memory.
+//
+// Goal and method as in logic.mjs: the assembled page is imported as it is served. Names are compared with the engine's
+// own tables, so that a diagnosis or a remedy that is new there is missed here.
+import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+import { createChecks, ROOT } from "./support.mjs";
+
+const { check, close } = createChecks();
+const out = await mkdtemp(path.join(tmpdir(), "plimsoll-memory-"));
+execFileSync(process.execPath, [path.join(ROOT, "webui/assemble.mjs"), path.join(out, "page")]);
+await writeFile(path.join(out, "package.json"), `{"type":"module"}`);
+const load = (name) => import(pathToFileURL(path.join(out, "page", name)).href);
+const memory = await load("lib/memory.js");
+const series = await load("lib/series.js");
+
+const remedy = (name, state, time, more = {}) => ({
+    remedy: name,
+    state,
+    time_ms: time,
+    rank: 0,
+    step: time,
+    epoch: time,
+    ...more,
+});
+const told = (...events) => {
+    const story = memory.emptyStory();
+    events.forEach(([kind, event]) => memory.tellStory(story, kind, event));
+    return story;
+};
+
+async function namesIn(file, pattern) {
+    const source = await readFile(path.join(ROOT, file), "utf8");
+    const names = [...source.matchAll(pattern)].map(([, name]) => name);
+    assert.ok(names.length >= 5, `${file} has a table of names`);
+    return names;
+}
+
+await check("every diagnosis of the engine has a label, and no label is left over", async () => {
+    const names = await namesIn("engine/memory/diagnosis.c", /\[DIAGNOSIS_\w+\] = "(\w+)"/g);
+    assert.deepEqual(Object.keys(memory.DIAGNOSIS_LABELS).sort(), names.sort());
+    assert.equal(memory.diagnosisLabel("not_yet_named"), "Not yet named");
+});
+
+await check("every field of a layout has a name for people", async () => {
+    const names = await namesIn("engine/train/layout.h", /^ {4}(?:int64_t|bool) (\w+);/gm);
+    for (const name of names) {
+        const [change] = memory.layoutChanges({ from: { [name]: 1 }, to: { [name]: 2 } });
+        assert.notEqual(change.name.replaceAll(" ", "_").toLowerCase(), name, `${name} has no label`);
+    }
+});
+
+await check("an event counts once, whichever way and how often it is heard, and in the order of time", () => {
+    const story = told(
+        ["remedy", remedy("checkpoint_some", "applied", 20)],
+        ["remedy", remedy("micro_batch", "applied", 10)],
+        ["remedy", remedy("micro_batch", "applied", 10, { rank: 3, time_ms: 11 })],
+        ["oom", { time_ms: 5, rank: 0, step: 1 }],
+        ["oom", { time_ms: 5, rank: 0, step: 1 }],
+        ["step", { time_ms: 6, step: 1 }],
+    );
+    assert.deepEqual(
+        story.remedies.map((r) => r.remedy),
+        ["micro_batch", "checkpoint_some"],
+    );
+    assert.equal(story.ooms.length, 1);
+});
+
+await check("a remedy holds from when it was applied until it is undone", () => {
+    const names = (story) => memory.inForce(story.remedies).map((r) => r.remedy);
+    const first = ["remedy", remedy("trim", "planned", 1)];
+    const second = ["remedy", remedy("micro_batch", "applied", 2)];
+    const undone = ["remedy", remedy("micro_batch", "undone", 3)];
+    assert.deepEqual(names(told(first, second)), ["trim", "micro_batch"]);
+    assert.deepEqual(names(told(first, second, undone)), ["trim"]);
+    assert.deepEqual(names(told(first, ["remedy", remedy("shorter", "offered", 4)])), ["trim"]);
+    assert.deepEqual(names(told(first, undone, ["remedy", remedy("micro_batch", "applied", 9)])), ["trim", "micro_batch"]);
+});
+
+await check("a question is open until a remedy or a step answers it, and the newest one counts", () => {
+    const ask = (time) => ["attention", { time_ms: time, step: 7, remedies: [] }];
+    assert.equal(memory.openQuestion(told()), null);
+    assert.equal(memory.openQuestion(told(ask(10))).time_ms, 10);
+    assert.equal(memory.openQuestion(told(ask(30), ask(10))).time_ms, 30);
+    assert.equal(memory.openQuestion(told(ask(10), ["remedy", remedy("trim", "applied", 5)])).time_ms, 10);
+    assert.equal(memory.openQuestion(told(ask(10), ["remedy", remedy("trim", "applied", 11)])), null);
+    assert.equal(memory.openQuestion(told(ask(10), ["remedy", remedy("trim", "refused", 11)])), null);
+    assert.equal(memory.openQuestion(told(ask(10)), 11), null, "a run that steps does not wait");
+});
+
+await check("the chart's marks carry the numbers of the list, and what was refused has none", () => {
+    const marks = memory.storyMarks(
+        told(
+            ["oom", { time_ms: 4, rank: 0, step: 4 }],
+            ["remedy", remedy("micro_batch", "planned", 1, { step: 0 })],
+            ["remedy", remedy("loss_chunk", "refused", 5)],
+            ["remedy", remedy("micro_batch", "undone", 9)],
+            ["remedy", remedy("checkpoint_all", "offered", 3)],
+        ),
+    );
+    assert.deepEqual(
+        marks.map(({ step, sign, name, bad }) => [step, sign, name, bad]),
+        [
+            [4, "!", "Out of memory", true],
+            [1, "1", "1 Smaller micro-batch", false],
+            [9, "3", "3 Undone: Smaller micro-batch", false],
+        ],
+    );
+});
+
+await check("what changed and what it costs, in words", () => {
+    const from = { micro_rows: 8, activation_offloading: false };
+    assert.deepEqual(memory.layoutChanges({ from, to: { ...from, micro_rows: 4 } }), [
+        { name: "rows of a micro-batch", from: 8, to: 4 },
+    ]);
+    assert.deepEqual(memory.layoutChanges({}), []);
+    assert.equal(memory.costText(1.084), "about 8 % slower");
+    assert.equal(memory.costText(0.8), "about 20 % faster");
+    assert.equal(memory.costText(1.001), "no slower");
+    assert.equal(memory.costText(null), "");
+});
+
+await check("a cap is bytes or a share, as a person writes it; anything else is none", () => {
+    const read = { "24GiB": "24GiB", "1.5 GiB": "1.5GiB", 90: 90, "90 %": "90%", "12.5%": "12.5%", "512m": "512m" };
+    for (const [text, value] of Object.entries(read)) {
+        assert.equal(memory.parseCap(text), value, text);
+    }
+    for (const text of ["", "a lot", "0%", "101%", "-3", "24 parsecs", "%"]) {
+        assert.equal(memory.parseCap(text), null, text);
+    }
+});
+
+await check("ranks have series of their own, and are compared by their peaks", () => {
+    const metrics = series.emptyMetrics();
+    const event = (rank, time, peak) => ({ rank, step: 1, time_ms: time, peak, categories: { weights: peak } });
+    assert.equal(series.appendEvent(metrics, "memory", event(1, 5, 30)), true);
+    assert.equal(series.appendEvent(metrics, "memory", event(0, 4, 10)), true, "an earlier time of another rank is news");
+    assert.equal(series.appendEvent(metrics, "memory", event(0, 4, 10)), false);
+    assert.deepEqual([...metrics.ranks.keys()], [0, 1]);
+    assert.deepEqual([metrics.memory.peak, metrics.ranks.get(1).peak], [[10], [30]]);
+    series.cutAfter(metrics, 0);
+    assert.deepEqual([metrics.memory.peak, metrics.ranks.get(1).peak], [[], []]);
+    assert.deepEqual(memory.imbalance([[0, 10], [1, 30], [2, 20]]), { highest: 1, lowest: 0, bytes: 20 });
+    assert.equal(memory.imbalance([[0, 10], [1, 0]]), null);
+});
+
+await rm(out, { recursive: true, force: true });
+close();
