@@ -160,7 +160,8 @@ await journey("what was changed: what, why, from where to where, its price, and 
     }
     assert.match(said, /micro-batch: 4 → 2/);
     await tell("remedy", SMALLER); // a rank that tells it again is no second change
-    await tell("remedy", { ...SMALLER, epoch: 2, remedy: "checkpoint_some", to: { ...layout, checkpointed_layers: 1 } });
+    const to = { ...layout, checkpointed_layers: 1 };
+    await tell("remedy", { ...SMALLER, epoch: 2, remedy: "checkpoint_some", to });
     await page.locator(".remedy").nth(1).waitFor();
     assert.equal(await page.locator(".remedy").count(), 2);
 });

@@ -43,7 +43,7 @@ const STATE_LABELS = {
     refused: "refused",
     undone: "undone",
 };
-const LAYOUT_LABELS = {
+export const LAYOUT_LABELS = {
     micro_rows: "rows of a micro-batch",
     loss_chunk_rows: "rows of logits at a time",
     checkpointed_layers: "checkpointed layers",
