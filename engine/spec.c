@@ -171,6 +171,15 @@ static const struct spec_key KEYS[] = {
              "Prompts that the model answers at every evaluation."),
     KEY_INT("sample_max_tokens", sample_max_tokens, "64", 1, 65536,
             "Longest answer to a sample prompt in tokens."),
+    KEY_INT(
+        "parallel.ranks", parallel.ranks, "1", 1, 4096,
+        "Processes that train together, each with a copy of the model and a part of every batch; "
+        "a batch is per_device_train_batch_size x gradient_accumulation_steps x this."),
+    KEY_FLOAT("parallel.silence_s", parallel.silence_s, "8", 0.5, 3600,
+              "Seconds without a sign of life after which a rank counts as lost; the run then "
+              "continues from its last checkpoint."),
+    KEY_FLOAT("parallel.patience_s", parallel.patience_s, "600", 1, 1e6,
+              "Seconds that ranks wait for one that lives but does not come."),
     {.path = "memory.cap",
      .type = SPEC_CAP,
      .offset = AT(memory.cap),

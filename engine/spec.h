@@ -86,6 +86,10 @@ struct spec {
     struct spec_strings sample_prompts;
     int64_t sample_max_tokens;
     struct {
+        int64_t ranks;
+        double silence_s, patience_s;
+    } parallel;
+    struct {
         struct spec_cap cap;
         char *on_oom; /* auto | ask | off */
         struct spec_strings allow;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/text/batch_ranks.h"
 
 enum { POSITION_BITS = 24 }; /* of a row key */
 
@@ -17,6 +18,16 @@ enum { POSITION_BITS = 24 }; /* of a row key */
 struct dealt {
     int64_t index; /* in the step */
     int64_t count; /* tokens */
+    int64_t cost;  /* tokens and trained tokens: what is trained passes the head as well */
+};
+
+/* What one rank gets of a step, to be cut into micro-batches. */
+struct share {
+    int64_t rank;
+    const int64_t *owners;     /* [samples of the step] */
+    const struct dealt *dealt; /* [count] its samples, longest first */
+    int64_t count;
+    int64_t *bins; /* [samples of the step] out: the micro-batch */
 };
 
 static int64_t min_i64(int64_t a, int64_t b) {
@@ -29,6 +40,8 @@ static enum status check_options(const struct dataset *d, const struct batch_opt
     FAIL_IF(o->micro_rows < 1 || o->global_rows < 1, STATUS_INVALID,
             "batch sizes must be at least 1, they are %lld a micro-batch and %lld a step",
             (long long)o->micro_rows, (long long)o->global_rows);
+    FAIL_IF(o->world > 1 && (o->rank < 0 || o->rank >= o->world), STATUS_INVALID,
+            "rank %lld does not exist among %lld ranks", (long long)o->rank, (long long)o->world);
     FAIL_IF(o->max_length < 1 || o->max_length >= (1 << POSITION_BITS), STATUS_INVALID,
             "max_length is %lld, it must be between 1 and %d", (long long)o->max_length,
             (1 << POSITION_BITS) - 1);
@@ -44,6 +57,7 @@ static enum status check_options(const struct dataset *d, const struct batch_opt
 enum status batcher_open(struct batcher *b, const struct dataset *dataset,
                          const struct batch_options *options, struct err *e) {
     *b = (struct batcher){.dataset = dataset, .options = *options, .epoch = -1};
+    if (b->options.world < 1) b->options.world = 1;
     TRY(check_options(dataset, options, e));
     const int64_t samples = dataset->counts.samples;
     int64_t units = samples;
@@ -114,47 +128,128 @@ static int dealt_compare(const void *left, const void *right) {
     return a->index < b->index ? -1 : a->index > b->index;
 }
 
-static int64_t deal_padded(struct batcher *b, const struct dealt *dealt) {
-    for (int64_t i = 0; i < b->step_rows; i++) {
-        b->bins[dealt[i].index] = i / b->options.micro_rows;
+static int64_t deal_padded(const struct batcher *b, const struct share *share) {
+    for (int64_t i = 0; i < share->count; i++) {
+        share->bins[share->dealt[i].index] = i / b->options.micro_rows;
     }
-    return (b->step_rows - 1) / b->options.micro_rows + 1;
+    return (share->count + b->options.micro_rows - 1) / b->options.micro_rows;
 }
 
 /* First-fit-decreasing: each sample goes to the first bin that still has room for it. */
-static int64_t deal_packed(struct batcher *b, const struct dealt *dealt) {
+static int64_t deal_packed(const struct batcher *b, const struct share *share) {
     const int64_t budget = b->options.micro_rows * b->options.max_length;
-    int64_t *const room = mem_new((size_t)b->step_rows, sizeof *room);
+    int64_t *const room = mem_new((size_t)share->count, sizeof *room);
     int64_t bins = 0;
-    for (int64_t i = 0; i < b->step_rows; i++) {
+    for (int64_t i = 0; i < share->count; i++) {
+        const struct dealt *const d = &share->dealt[i];
         int64_t bin = 0;
-        while (bin < bins && room[bin] < dealt[i].count) {
+        while (bin < bins && room[bin] < d->count) {
             bin++;
         }
         if (bin == bins) room[bins++] = budget;
-        ASSERT(room[bin] >= dealt[i].count);
-        room[bin] -= dealt[i].count;
-        b->bins[dealt[i].index] = bin;
+        ASSERT(room[bin] >= d->count);
+        room[bin] -= d->count;
+        share->bins[d->index] = bin;
     }
     mem_free(room);
     return bins;
 }
 
-/* Rows that are packed already: some after the other. */
-static int64_t deal_rows(struct batcher *b) {
+/* The row of each sample of the step, counted from the step's first. BATCH_OF_ROWS. */
+static void find_rows(const struct batcher *b, int64_t *rows) {
     int64_t row = b->row_first;
     for (int64_t i = 0; i < b->step_rows; i++) {
         while (b->begins[row + 1] <= b->step_first + i) {
             row++;
         }
-        b->bins[i] = (row - b->row_first) / b->options.micro_rows;
+        rows[i] = row - b->row_first;
     }
-    return b->bins[b->step_rows - 1] + 1;
 }
 
-static int64_t deal(struct batcher *b, const struct dealt *dealt) {
-    if (!b->options.packing) return deal_padded(b, dealt);
-    return b->options.strategy == BATCH_OF_ROWS ? deal_rows(b) : deal_packed(b, dealt);
+/* Rows that are packed already: some after the other. */
+static int64_t deal_rows(const struct batcher *b, const struct share *share) {
+    int64_t *const rows = mem_new((size_t)b->step_rows, sizeof *rows);
+    int64_t taken = 0, last = -1;
+    find_rows(b, rows);
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        if (share->owners[i] != share->rank) continue;
+        taken += rows[i] != last;
+        last = rows[i];
+        share->bins[i] = (taken - 1) / b->options.micro_rows;
+    }
+    mem_free(rows);
+    return (taken + b->options.micro_rows - 1) / b->options.micro_rows;
+}
+
+static int64_t deal(const struct batcher *b, const struct share *share) {
+    if (!b->options.packing) return deal_padded(b, share);
+    return b->options.strategy == BATCH_OF_ROWS ? deal_rows(b, share) : deal_packed(b, share);
+}
+
+static bool keeps_rows(const struct batch_options *o) {
+    return o->packing && o->strategy == BATCH_OF_ROWS;
+}
+
+/* owners[i]: the rank of sample i of the step. Packed rows stay whole. */
+static void find_owners(const struct batcher *b, const struct dealt *dealt, int64_t *owners) {
+    const int64_t world = b->options.world, count = b->step_rows;
+    if (world == 1) {
+        memset(owners, 0, (size_t)count * sizeof *owners);
+        return;
+    }
+    int64_t *const unit = mem_new((size_t)count, sizeof *unit);
+    int64_t *const costs = mem_new((size_t)count, sizeof *costs);
+    int64_t *const ranks = mem_new((size_t)count, sizeof *ranks);
+    int64_t units = count;
+    for (int64_t i = 0; i < count; i++) {
+        unit[i] = i;
+    }
+    if (keeps_rows(&b->options)) {
+        find_rows(b, unit);
+        units = unit[count - 1] + 1;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        costs[unit[dealt[i].index]] += dealt[i].cost;
+    }
+    batch_deal_ranks(costs, units, world, ranks);
+    for (int64_t i = 0; i < count; i++) {
+        owners[i] = ranks[unit[i]];
+    }
+    mem_free(unit);
+    mem_free(costs);
+    mem_free(ranks);
+}
+
+/* Micro-batches of every rank: how many there are is known to all, the bins only of this one. */
+static void deal_all(struct batcher *b, const struct dealt *dealt) {
+    const size_t count = (size_t)b->step_rows;
+    struct dealt *const part = mem_new(count, sizeof *part);
+    int64_t *const owners = mem_new(count, sizeof *owners), *const others = mem_new(count, 8);
+    find_owners(b, dealt, owners);
+    b->micro_count_most = 0;
+    for (int64_t rank = 0; rank < b->options.world; rank++) {
+        const bool mine = rank == b->options.rank;
+        struct share share = {
+            .rank = rank, .owners = owners, .dealt = part, .bins = mine ? b->bins : others};
+        for (int64_t i = 0; i < b->step_rows; i++) {
+            if (owners[dealt[i].index] == rank) part[share.count++] = dealt[i];
+        }
+        for (int64_t i = 0; mine && i < b->step_rows; i++) {
+            b->bins[i] = -1; /* in no micro-batch of this rank */
+        }
+        const int64_t micros = share.count ? deal(b, &share) : 0;
+        if (mine) b->micro_count = micros;
+        if (micros > b->micro_count_most) b->micro_count_most = micros;
+    }
+    b->rank_trained = b->rank_tokens = 0;
+    for (int64_t i = 0; i < b->step_rows; i++) {
+        if (owners[dealt[i].index] != b->options.rank) continue;
+        b->rank_tokens += dealt[i].count;
+        b->rank_trained += dealt[i].cost - dealt[i].count;
+    }
+    mem_free(part);
+    mem_free(owners);
+    mem_free(others);
 }
 
 void batcher_step(struct batcher *b, int64_t step) {
@@ -166,13 +261,20 @@ void batcher_step(struct batcher *b, int64_t step) {
     struct dealt *const dealt = mem_new((size_t)b->step_rows, sizeof *dealt);
     for (int64_t i = 0; i < b->step_rows; i++) {
         const struct sample sample = dataset_sample(b->dataset, b->order[b->step_first + i]);
-        dealt[i] = (struct dealt){i, sample.count};
-        b->step_trained += count_trained(&sample);
+        const int64_t trained = count_trained(&sample);
+        dealt[i] = (struct dealt){i, sample.count, sample.count + trained};
+        b->step_trained += trained;
         b->step_tokens += sample.count;
     }
     qsort(dealt, (size_t)b->step_rows, sizeof *dealt, dealt_compare);
-    b->micro_count = deal(b, dealt);
+    deal_all(b, dealt);
     mem_free(dealt);
+}
+
+void batcher_take_rank(struct batcher *b, int64_t rank) {
+    ASSERT(rank >= 0 && rank < b->options.world);
+    b->options.rank = rank;
+    b->micro_count = 0; /* nothing is handed out of what was another rank's */
 }
 
 void batcher_cut(struct batcher *b, int64_t micro_rows) {
@@ -184,7 +286,8 @@ void batcher_cut(struct batcher *b, int64_t micro_rows) {
 int64_t batcher_segments_max(const struct batcher *b) {
     const struct batch_options *const o = &b->options;
     if (!o->packing) return min_i64(o->micro_rows, b->dataset->counts.samples);
-    if (o->strategy == BATCH_OF_SAMPLES) return min_i64(o->global_rows, b->dataset->counts.samples);
+    const int64_t each = (o->global_rows + o->world - 1) / o->world; /* batch_deal_ranks */
+    if (o->strategy == BATCH_OF_SAMPLES) return min_i64(each, b->dataset->counts.samples);
     int64_t most = 0;
     for (int64_t row = 0; row < b->rows.count; row++) {
         const int64_t members = b->rows.first[row + 1] - b->rows.first[row];

@@ -29,13 +29,14 @@ enum batch_strategy {
 struct batch_options {
     enum batch_strategy strategy;
     int64_t micro_rows;  /* per_device_train_batch_size */
-    int64_t global_rows; /* samples or rows of an optimizer step */
+    int64_t global_rows; /* samples or rows of an optimizer step, of all ranks together */
     int64_t max_length;
     bool packing; /* lay samples end to end, in micro-batches of at most micro_rows*max_length
                      tokens: first-fit-decreasing */
     bool shuffle; /* false: file order in every epoch */
     uint64_t seed;
     int32_t pad_id;
+    int64_t rank, world; /* whose part of each step is handed out; world 0: there is one rank */
 };
 
 /* One micro-batch. `tokens` entries in each array; documents are cu_seqlens[0..segments]. labels[t]
@@ -66,8 +67,11 @@ struct batcher {
     int64_t step_rows;    /* samples in it */
     int64_t step_trained; /* trained tokens of the whole step: the loss is divided by this */
     int64_t step_tokens;
-    int64_t micro_count; /* micro-batches in it */
-    int64_t *bins;       /* [step_rows] micro-batch of each sample of the step, in order */
+    /* this rank's part of it */
+    int64_t rank_trained, rank_tokens;
+    int64_t micro_count;      /* micro-batches; 0 when there are fewer samples than ranks */
+    int64_t micro_count_most; /* of any rank: how often all meet in this step */
+    int64_t *bins;            /* [step_rows] micro-batch of each sample of the step, or -1 */
     int64_t bins_capacity;
 };
 
@@ -80,6 +84,9 @@ int64_t batcher_segments_max(const struct batcher *b);
 /* Prepares optimizer step `step` (0-based, over all epochs): fills the step_* and micro_count
  * fields. */
 void batcher_step(struct batcher *b, int64_t step);
+/* From the next batcher_step on the part of this rank is handed out. The steps stay what they are.
+ */
+void batcher_take_rank(struct batcher *b, int64_t rank);
 /* From the next batcher_step on a micro-batch has this many rows, at least 1. The samples of the
  * steps stay what they are; the step at hand may be prepared again. */
 void batcher_cut(struct batcher *b, int64_t micro_rows);

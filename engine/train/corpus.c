@@ -24,13 +24,15 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
     struct batch_options o = {.max_length = spec->data.max_length,
                               .packing = spec->data.packing,
                               .seed = (uint64_t)spec->seed,
-                              .pad_id = pad_id};
+                              .pad_id = pad_id,
+                              .world = spec->parallel.ranks};
     if (eval) {
-        o.micro_rows = o.global_rows = spec->per_device_eval_batch_size;
+        o.micro_rows = spec->per_device_eval_batch_size;
+        o.global_rows = o.micro_rows * o.world;
         return o;
     }
     o.micro_rows = spec->per_device_train_batch_size;
-    o.global_rows = spec->per_device_train_batch_size * spec->gradient_accumulation_steps;
+    o.global_rows = o.micro_rows * spec->gradient_accumulation_steps * o.world;
     o.shuffle = spec->data.shuffle;
     const bool rows = str_equal(spec->data.packing_strategy, "rows");
     o.strategy = rows ? BATCH_OF_ROWS : BATCH_OF_SAMPLES;
@@ -167,6 +169,11 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
     TRY(batcher_open(&c->batcher, &c->train, &c->train_options, e));
     c->total_steps = corpus_total_steps(spec, c->batcher.steps_per_epoch);
     return c->has_eval ? batcher_open(&c->eval_batcher, &c->eval, &c->eval_options, e) : STATUS_OK;
+}
+
+void corpus_take_rank(struct corpus *c, int64_t rank) {
+    batcher_take_rank(&c->batcher, rank);
+    if (c->has_eval) batcher_take_rank(&c->eval_batcher, rank);
 }
 
 void corpus_close(struct corpus *c) {

@@ -53,6 +53,8 @@ struct corpus_watch {
 enum status corpus_open(struct corpus *c, const struct spec *spec,
                         const struct model_config *config, const struct corpus_watch *watch,
                         struct err *e);
+/* From here on batches are those of this rank of the spec's parallel.ranks; before it rank 0's. */
+void corpus_take_rank(struct corpus *c, int64_t rank);
 void corpus_close(struct corpus *c);
 
 /* Optimizer steps of a whole run. */
