@@ -111,6 +111,7 @@ static int run(const char *folder) {
     const enum status status = run_execute(folder, stop_requested, false, &e);
     if (status == STATUS_OK) return RUN_EXIT_DONE;
     fprintf(stderr, "plimsoll-engine: %s\n", e.text);
+    if (status == STATUS_LOST) return RUN_EXIT_LOST;
     return status == STATUS_INTERRUPTED ? RUN_EXIT_STOPPED : RUN_EXIT_FAILED;
 }
 

@@ -2,6 +2,7 @@
  * headers the server knows.
  *
  *   spec.json              what to run; the file alone reproduces the run
+ *   ranks.json             while ranks of a run look for each other: where rank 0 is
  *   control.json           what the operator wants: {"stop": true}, polled each step (as SIGTERM)
  *   events.<rank>.jsonl    see events.h
  *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it
@@ -10,9 +11,9 @@
  *   adapter/ or model/     the result
  *
  * Exit codes of a rank: 0 the run is done; RUN_EXIT_STOPPED stopped on request after writing a
- * checkpoint; RUN_EXIT_FAILED failed, the reason is the last `error` event; anything else (a signal
- * too) is a crash. Starting a rank again in the same directory continues from the newest complete
- * checkpoint. */
+ * checkpoint; RUN_EXIT_FAILED failed, the reason is the last `error` event; RUN_EXIT_LOST another
+ * rank was lost, the last `error` event names it; anything else (a signal too) is a crash. Starting
+ * a rank again in the same directory continues from the newest complete checkpoint. */
 #ifndef PLIMSOLL_ENGINE_RUNDIR_H
 #define PLIMSOLL_ENGINE_RUNDIR_H
 
@@ -21,7 +22,13 @@
 
 #include "base/err.h"
 
-enum { RUN_EXIT_DONE = 0, RUN_EXIT_FAILED = 1, RUN_EXIT_USAGE = 2, RUN_EXIT_STOPPED = 75 };
+enum {
+    RUN_EXIT_DONE = 0,
+    RUN_EXIT_FAILED = 1,
+    RUN_EXIT_USAGE = 2,
+    RUN_EXIT_STOPPED = 75,
+    RUN_EXIT_LOST = 76
+};
 
 /* Paths; the caller frees each with mem_free. */
 char *rundir_spec(const char *run);

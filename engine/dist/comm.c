@@ -66,6 +66,11 @@ void comm_doing(struct comm *c, const char *format, ...) {
     va_end(args);
 }
 
+void comm_set_patience(struct comm *c, int64_t patience_ms) {
+    c->options.patience_ms = patience_ms;
+    if (c->wire) wire_set_patience(c->wire, patience_ms);
+}
+
 enum status comm_check(const struct comm *c, struct err *e) {
     return c->wire ? wire_check(c->wire, e) : STATUS_OK;
 }

@@ -75,6 +75,8 @@ void comm_close(struct comm *c);
 void comm_abandon(struct comm *c, const struct err *why);
 /* Names what the next collectives are for, in errors: "step 12". Cut at 95 bytes. */
 void comm_doing(struct comm *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* From here on a rank that lives may take so long to come. */
+void comm_set_patience(struct comm *c, int64_t patience_ms);
 /* STATUS_LOST if a rank is known to be lost, without waiting: for long work between collectives. */
 enum status comm_check(const struct comm *c, struct err *e);
 

@@ -91,6 +91,12 @@ void wire_doing(struct wire *w, const char *doing) {
     pthread_mutex_unlock(&w->mutex);
 }
 
+void wire_set_patience(struct wire *w, int64_t patience_ms) {
+    pthread_mutex_lock(&w->mutex);
+    w->options.patience_ms = patience_ms;
+    pthread_mutex_unlock(&w->mutex);
+}
+
 enum status wire_check(struct wire *w, struct err *e) {
     pthread_mutex_lock(&w->mutex);
     const bool lost = w->lost;

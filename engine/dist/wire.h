@@ -24,6 +24,7 @@ void wire_close(struct wire *w);
 void wire_abandon(struct wire *w, const struct err *why);
 /* What the trainer's thread is doing, for reports: "the all-reduce of step 7". Copied. */
 void wire_doing(struct wire *w, const char *doing);
+void wire_set_patience(struct wire *w, int64_t patience_ms);
 /* See comm_gather. */
 enum status wire_gather(struct wire *w, const void *mine, int64_t bytes, void *all, struct err *e);
 /* STATUS_OK while nobody is lost. */

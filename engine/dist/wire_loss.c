@@ -97,14 +97,17 @@ static void judge_joining(struct wire *w, int64_t now) {
 /* Only the hub sees who is missing. */
 static void judge_patience(struct wire *w, int64_t now) {
     if (!wire_is_hub(w) || !w->first_ns) return;
-    if (wire_ms_since(w->first_ns, now) < w->options.patience_ms) return;
+    pthread_mutex_lock(&w->mutex);
+    const int64_t patience_ms = w->options.patience_ms;
+    pthread_mutex_unlock(&w->mutex);
+    if (wire_ms_since(w->first_ns, now) < patience_ms) return;
     int64_t missing = 0;
     while (missing + 1 < w->place.world && w->filled[missing]) {
         missing++;
     }
     char name[160], text[ERR_TEXT_MAX];
     snprintf(text, sizeof text, "%s lives but has not joined the others for %lld s",
-             wire_name(w, missing, name), (long long)(w->options.patience_ms / 1000));
+             wire_name(w, missing, name), (long long)(patience_ms / 1000));
     append_doing(w, text, sizeof text);
     wire_lose(w, missing, STATUS_LOST, text);
 }

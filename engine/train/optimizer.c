@@ -44,6 +44,11 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
     TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e));
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
+    const int64_t scratch =
+        o->options.comm ? comm_scratch_bytes(m->flat_count, o->options.comm->world) : 0;
+    if (scratch > 0)
+        TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
+                       CATEGORY_COMMUNICATION, &o->scratch, e));
     TRY(tensor_fill_zero(o->exp_avg, e));
     TRY(tensor_fill_zero(o->exp_avg_sq, e));
     TRY(tensor_fill_zero(o->numbers, e));
@@ -55,6 +60,7 @@ void optimizer_release(struct optimizer *o) {
     tensor_drop(&o->exp_avg);
     tensor_drop(&o->exp_avg_sq);
     tensor_drop(&o->numbers);
+    tensor_drop(&o->scratch);
 }
 
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
@@ -121,6 +127,23 @@ static enum status update(const struct optimizer *o, const struct flat_range *r,
     return device_adamw(m->space->device, &args, e);
 }
 
+/* A rank may have had no micro-batch: its share is then zero. */
+static enum status fill_forgotten(struct model *m, struct err *e) {
+    if (m->forgets) TRY(tensor_fill_zero(m->gradients, e));
+    m->forgets = false;
+    return STATUS_OK;
+}
+
+enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
+    struct model *const m = o->model;
+    if (!o->scratch) return STATUS_OK;
+    const struct comm_scratch scratch = {
+        .data = o->scratch->data, .bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32)};
+    TRY(fill_forgotten(m, e));
+    return comm_all_reduce(o->options.comm, m->space->device, &scratch, tensor_f32(m->gradients),
+                           m->flat_count, e);
+}
+
 static enum status ask(const struct optimizer *o, double learning_rate, struct err *e) {
     struct model *const m = o->model;
     struct device *const device = m->space->device;
@@ -131,8 +154,7 @@ static enum status ask(const struct optimizer *o, double learning_rate, struct e
                                    .max_norm = (float)o->options.max_grad_norm,
                                    .norm = number(o, NUMBER_NORM),
                                    .coefficient = number(o, NUMBER_COEFFICIENT)};
-    if (m->forgets) TRY(tensor_fill_zero(m->gradients, e)); /* nothing was trained on */
-    m->forgets = false;
+    TRY(fill_forgotten(m, e));
     TRY(device_sum_squares(device, &squares, e));
     TRY(device_clip(device, &clip, e));
     for (int64_t i = 0; i < m->range_count; i++) {

@@ -7,12 +7,14 @@
 #ifndef PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 #define PLIMSOLL_ENGINE_TRAIN_OPTIMIZER_H
 
+#include "engine/dist/comm.h"
 #include "engine/model/model.h"
 
 struct optimizer_options {
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
     uint64_t seed;                                         /* of stochastic rounding */
-    bool scales_loss; /* f16: gradients are multiplied so that they do not vanish */
+    bool scales_loss;  /* f16: gradients are multiplied so that they do not vanish */
+    struct comm *comm; /* whose gradients are summed; borrowed; NULL: this rank is alone */
 };
 
 /* Dynamic loss scaling as torch.amp.GradScaler: doubled after 2000 updates without an overflow;
@@ -28,6 +30,7 @@ struct optimizer {
     struct model *model;                 /* borrowed */
     struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32 */
     struct tensor *numbers;              /* [1, NUMBER_COUNT] i64: words of device memory */
+    struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
     struct loss_scaling scaling;
     int64_t updates; /* done so far */
 };
@@ -55,10 +58,13 @@ const float *optimizer_loss_scale(const struct optimizer *o);
 
 /* What the device said, all zero on a null device. */
 struct optimizer_report {
-    double loss, grad_norm; /* sums of what went into the totals; norm before clipping */
+    double loss, grad_norm; /* sums of what went into the totals of this rank; norm of all ranks'
+                               gradient before clipping */
     int64_t correct;
     bool skipped; /* f16: the gradient overflowed, nothing was changed, the loss scale is halved */
 };
+/* After the last micro-batch of a step: gradients become the sum of all ranks'. All must come. */
+enum status optimizer_sum_gradients(struct optimizer *o, struct err *e);
 /* Norm, clip, update, and refresh of what forward reads; then waits for the device and reports.
  * STATUS_DEVICE, and nothing changed, if the gradient is not finite (unless it is skipped). */
 enum status optimizer_step(struct optimizer *o, double learning_rate, struct optimizer_report *r,

@@ -32,6 +32,7 @@ static enum status train_shape(struct session *s, const struct plan_request *r,
         TRY(optimizer_zero_grad(&s->optimizer, e));
         TRY(step_train(&s->model, batch, &options, &sums, e));
         arena_enter(s->arena, PHASE_OPTIMIZER);
+        TRY(optimizer_sum_gradients(&s->optimizer, e));
         TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
         arena_settle(s->arena);
     }
@@ -65,7 +66,9 @@ static enum status other_shapes(struct session *s, const struct plan_request *re
         shape_batch(&request->eval->items[i], &batch);
         status = eval_shape(s, request, &batch, e);
     }
-    if (status == STATUS_OK && request->spec->sample_prompts.count > 0) {
+    /* Rank 0 speaks for all. */
+    const bool speaks = request->options->rank == 0 && request->spec->sample_prompts.count > 0;
+    if (status == STATUS_OK && speaks) {
         status = generate_plan(&s->model, layout_of(request).sample_tokens, e);
     }
     batch_release(&batch);

@@ -53,6 +53,18 @@ static double ratio(double a, int64_t b) {
     return b > 0 ? a / (double)b : 0;
 }
 
+/* Who is slow, and whether it has more to do. */
+static void add_parts(cJSON *fields, const struct gang_part *parts, int64_t ranks) {
+    cJSON *const list = cJSON_AddArrayToObject(fields, "ranks");
+    for (int64_t rank = 0; rank < ranks; rank++) {
+        cJSON *const one = cJSON_CreateObject();
+        json_add_i64(one, "tokens", parts[rank].tokens);
+        json_add_i64(one, "trained_tokens", parts[rank].trained);
+        json_add_number(one, "seconds", parts[rank].seconds);
+        cJSON_AddItemToArray(list, one);
+    }
+}
+
 enum status report_step(struct event_log *log, const struct step_report *r, struct err *e) {
     cJSON *const fields = cJSON_CreateObject();
     json_add_i64(fields, "step", r->step);
@@ -67,6 +79,7 @@ enum status report_step(struct event_log *log, const struct step_report *r, stru
     event_add_number(fields, "tokens_per_second",
                      r->seconds > 0 ? (double)r->tokens / r->seconds : 0);
     event_add_number(fields, "seconds", r->seconds);
+    if (r->ranks > 1) add_parts(fields, r->parts, r->ranks);
     return event_write(log, EVENT_STEP, fields, e);
 }
 

@@ -7,6 +7,7 @@
 #include "engine/events.h"
 #include "engine/memory/diagnosis.h"
 #include "engine/train/corpus.h"
+#include "engine/train/gang.h"
 #include "engine/train/plan.h"
 
 enum status report_phase(struct event_log *log, const char *phase, struct err *e);
@@ -28,6 +29,8 @@ enum status report_alloc_conf(struct event_log *log, const struct alloc_conf *co
 struct step_report {
     int64_t step, total_steps, trained_tokens, tokens, correct;
     double epoch, loss, grad_norm, learning_rate, seconds;
+    const struct gang_part *parts; /* [ranks] what each did of it */
+    int64_t ranks;
 };
 enum status report_step(struct event_log *log, const struct step_report *r, struct err *e);
 /* f16: an update was left out because the gradient overflowed. */

@@ -44,6 +44,7 @@ static enum status train_step(struct run *r, struct err *e) {
     struct batcher *const b = &r->corpus.batcher;
     struct step_sums sums = {0};
     struct optimizer_report update;
+    comm_doing(r->comm, "step %lld", (long long)step + 1);
     batcher_step(b, step);
     const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
     TRY(optimizer_zero_grad(&s->optimizer, e));
@@ -51,29 +52,57 @@ static enum status train_step(struct run *r, struct err *e) {
         batcher_micro(b, micro, &r->batch);
         TRY(step_train(&s->model, &r->batch, &options, &sums, e));
     }
-    ASSERT(sums.trained == b->step_trained);
+    ASSERT(sums.trained == b->rank_trained);
     struct err refused = {0};
     if (graphs_take_trouble(&s->graphs, &refused))
         TRY(report_log(&r->log, "warn", refused.text, e));
-    const double rate = schedule_rate(&r->schedule, step);
+    const double rate = schedule_rate(&r->schedule, step), computed = seconds_since(began);
     arena_enter(s->arena, PHASE_OPTIMIZER);
+    TRY(optimizer_sum_gradients(&s->optimizer, e));
     TRY(optimizer_step(&s->optimizer, rate, &update, e));
-    if (update.skipped) TRY(report_skipped(&r->log, &s->optimizer.scaling, step + 1, e));
+    if (update.skipped && run_leads(r))
+        TRY(report_skipped(&r->log, &s->optimizer.scaling, step + 1, e));
+    const struct gang_part mine = {.loss = update.loss,
+                                   .correct = update.correct,
+                                   .trained = sums.trained,
+                                   .tokens = sums.tokens,
+                                   .seconds = computed,
+                                   .stopping = r->stop() || rundir_stop_requested(r->folder)};
+    struct gang_part all;
+    TRY(gang_sum(r->comm, &mine, r->parts, &all, e));
+    ASSERT(all.trained == b->step_trained);
+    r->stopping = all.stopping;
     r->state.step++;
-    r->state.trained_tokens += sums.trained;
+    r->state.trained_tokens += all.trained;
     const struct step_report report = {.step = r->state.step,
                                        .total_steps = r->corpus.total_steps,
-                                       .trained_tokens = sums.trained,
-                                       .tokens = sums.tokens,
-                                       .correct = update.correct,
+                                       .trained_tokens = all.trained,
+                                       .tokens = all.tokens,
+                                       .correct = all.correct,
                                        .epoch = (double)r->state.step / (double)b->steps_per_epoch,
-                                       .loss = update.loss / (double)sums.trained,
+                                       .loss = all.loss / (double)all.trained,
                                        .grad_norm = update.grad_norm,
                                        .learning_rate = rate,
-                                       .seconds = seconds_since(began)};
-    TRY(report_step(&r->log, &report, e));
+                                       .seconds = seconds_since(began),
+                                       .parts = r->parts,
+                                       .ranks = r->comm->world};
+    if (run_leads(r)) TRY(report_step(&r->log, &report, e));
     TRY(run_report_memory(r, "train", e));
     arena_settle(s->arena);
+    return STATUS_OK;
+}
+
+/* Of all ranks, over the same held-out rows. */
+static enum status sum_evaluation(struct run *r, struct step_sums *sums, struct err *e) {
+    const struct gang_part mine = {.loss = sums->loss,
+                                   .correct = sums->correct,
+                                   .trained = sums->trained,
+                                   .tokens = sums->tokens};
+    struct gang_part all;
+    comm_doing(r->comm, "the evaluation after step %lld", (long long)r->state.step);
+    TRY(gang_sum(r->comm, &mine, r->parts, &all, e));
+    *sums = (struct step_sums){
+        .loss = all.loss, .correct = all.correct, .trained = all.trained, .tokens = all.tokens};
     return STATUS_OK;
 }
 
@@ -93,11 +122,13 @@ static enum status evaluate(struct run *r, struct err *e) {
         }
     }
     TRY(optimizer_read_totals(&r->session.optimizer, &sums.loss, &sums.correct, e));
-    TRY(report_eval(&r->log, r->state.step, &sums, seconds_since(began), e));
+    TRY(sum_evaluation(r, &sums, e));
+    if (run_leads(r)) TRY(report_eval(&r->log, r->state.step, &sums, seconds_since(began), e));
     return report_phase(&r->log, "train", e);
 }
 
 static enum status say_samples(struct run *r, struct err *e) {
+    if (!run_leads(r)) return STATUS_OK;
     const struct speaker speaker = {.model = &r->session.model,
                                     .tokenizer = r->corpus.tokenizer,
                                     .chat_template = r->corpus.chat_template,
@@ -121,8 +152,7 @@ static enum status say_samples(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status save_checkpoint(struct run *r, struct err *e) {
-    TRY(report_phase(&r->log, "checkpoint", e));
+static enum status write_checkpoint(struct run *r, struct err *e) {
     const struct checkpoint_place place = {
         .run = r->folder, .base = r->spec.model, .keep = r->spec.save_total_limit};
     TRY(checkpoint_save(&r->session, &r->state, &place, e));
@@ -131,7 +161,15 @@ static enum status save_checkpoint(struct run *r, struct err *e) {
     json_add_i64(fields, "step", r->state.step);
     json_add_string(fields, "path", path);
     mem_free(path);
-    TRY(event_write(&r->log, EVENT_CHECKPOINT, fields, e));
+    return event_write(&r->log, EVENT_CHECKPOINT, fields, e);
+}
+
+/* Nobody goes on before it is there: what a crash may lose is the same for all. */
+static enum status save_checkpoint(struct run *r, struct err *e) {
+    TRY(report_phase(&r->log, "checkpoint", e));
+    comm_doing(r->comm, "the checkpoint of step %lld", (long long)r->state.step);
+    if (run_leads(r)) TRY(write_checkpoint(r, e));
+    TRY(comm_barrier(r->comm, e));
     return report_phase(&r->log, "train", e);
 }
 
@@ -149,7 +187,7 @@ static enum status train(struct run *r, struct err *e) {
         if (r->session.device->hurried) start_trace("first step done");
         r->session.device->hurried = false;
         const int64_t step = r->state.step;
-        const bool stopping = r->stop() || rundir_stop_requested(r->folder);
+        const bool stopping = r->stopping;
         if (is_due(r->spec.eval_steps, step) && step < last) TRY(evaluate(r, e));
         if ((stopping || is_due(r->spec.save_steps, step)) && saved < step) {
             TRY(save_checkpoint(r, e));
@@ -179,7 +217,9 @@ static enum status run_all(struct run *r, struct err *e) {
     TRY(train(r, e));
     TRY(report_phase(&r->log, "export", e));
     const struct result_source source = {r->spec.model, r->spec.data.fix_mistral_regex};
-    TRY(result_save(&r->session, r->folder, &source, &result, e));
+    comm_doing(r->comm, "the result");
+    if (run_leads(r)) TRY(result_save(&r->session, r->folder, &source, &result, e));
+    TRY(comm_barrier(r->comm, e));
     return finish(r, "succeeded", result, e);
 }
 
@@ -187,10 +227,12 @@ enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struc
     struct run *const r = mem_new(1, sizeof *r);
     *r = (struct run){
         .folder = folder, .stop = stop, .lock_fd = -1, .started_ns = clock_steady_ns()};
-    enum status status = rundir_claim(folder, 0, &r->lock_fd, e);
-    if (status == STATUS_OK) status = event_log_open(&r->log, folder, 0, e);
+    enum status status = comm_place_read(&r->place, e);
+    if (status == STATUS_OK) status = rundir_claim(folder, r->place.rank, &r->lock_fd, e);
+    if (status == STATUS_OK) status = event_log_open(&r->log, folder, r->place.rank, e);
     if (status == STATUS_OK) {
         r->log.echo = echo;
+        r->parts = mem_new((size_t)r->place.world, sizeof *r->parts);
         status = run_all(r, e);
         struct err ignored = {0};
         if (status == STATUS_INTERRUPTED) {
@@ -201,7 +243,8 @@ enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struc
                     .step = r->state.step + 1, .micro = -1, .cap = run_cap(r)};
                 report_oom(&r->log, &r->session, &oom, NULL, &ignored);
             }
-            report_error(&r->log, e);
+            if (!atomic_exchange(&r->told, true)) report_error(&r->log, e);
+            comm_abandon(r->comm, e);
         }
     }
     run_close(r);

@@ -5,9 +5,12 @@
 #ifndef PLIMSOLL_ENGINE_TRAIN_RUN_PARTS_H
 #define PLIMSOLL_ENGINE_TRAIN_RUN_PARTS_H
 
+#include <stdatomic.h>
+
 #include "engine/model/weights.h"
 #include "engine/train/checkpoint.h"
 #include "engine/train/corpus.h"
+#include "engine/train/gang.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
 #include "engine/train/schedule.h"
@@ -18,6 +21,10 @@ struct run {
     bool (*stop)(void);
     struct event_log log;
     int lock_fd;
+    struct comm_place place; /* among the ranks */
+    struct comm *comm;
+    atomic_bool told;        /* that a rank is lost has been reported already */
+    struct gang_part *parts; /* [world] of the last step */
     struct spec spec;
     struct model_config config;
     struct session_options options;
@@ -29,6 +36,7 @@ struct run {
     struct trainer_state state;
     struct schedule schedule;
     struct batch batch;
+    bool stopping; /* all ranks have agreed to stop */
     int64_t started_ns;
 };
 
@@ -38,6 +46,12 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e);
 enum status run_read_corpus(struct run *r, struct err *e);
 /* The plan of r->layout, from the data. */
 enum status run_make_plan(struct run *r, struct err *e);
+/* Joins the other ranks, of which there must be as many as the spec says. */
+enum status run_join(struct run *r, struct err *e);
+/* Continues from the newest checkpoint, if there is one. */
+enum status run_load_checkpoint(struct run *r, struct err *e);
+/* True on the rank that speaks for all. */
+bool run_leads(const struct run *r);
 /* Everything up to the first step: the spec, the data, the plan, the session, the last checkpoint.
  */
 enum status run_prepare(struct run *r, struct err *e);

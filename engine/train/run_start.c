@@ -32,12 +32,6 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e) {
     return check_weights(&r->spec, &r->config, e);
 }
 
-enum status run_read_corpus(struct run *r, struct err *e) {
-    struct corpus_progress_report progress = {.log = &r->log};
-    const struct corpus_watch watch = {&progress, corpus_report_progress};
-    return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
-}
-
 enum status run_make_plan(struct run *r, struct err *e) {
     struct corpus *const corpus = &r->corpus;
     struct batch_shapes *const train = mem_new(1, sizeof *train), *const eval =
@@ -71,7 +65,7 @@ static enum status check_fit(const struct plan *plan, int64_t capacity, struct e
 static enum status read_and_plan(struct run *r, struct err *e) {
     TRY(run_read_corpus(r, e));
     start_trace("data read");
-    TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
+    if (run_leads(r)) TRY(corpus_report_problems(&r->log, &r->spec, &r->corpus, e));
     TRY(report_phase(&r->log, "plan", e));
     TRY(run_make_plan(r, e));
     start_trace("plan made");
@@ -80,7 +74,7 @@ static enum status read_and_plan(struct run *r, struct err *e) {
 
 static enum status open_session(struct run *r, struct err *e) {
     const struct session_place place = {
-        .device = r->spec.device, .cap = r->spec.memory.cap, .train = true};
+        .device = r->spec.device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
     r->session.device->hurried = true;
     start_trace("memory allocated");
@@ -145,20 +139,14 @@ static enum status fill_session(struct run *r, struct err *e) {
 
 /* Says what of the model files is not used, and continues from the last checkpoint. */
 static enum status load_state(struct run *r, struct err *e) {
-    if (r->weights.unused > 0) {
+    if (r->weights.unused > 0 && run_leads(r)) {
         char *text = str_format("%lld tensors of the model files are not used, the first is %s",
                                 (long long)r->weights.unused, r->weights.first_unused);
         const enum status status = report_log(&r->log, "warn", text, e);
         mem_free(text);
         TRY(status);
     }
-    int64_t step = 0, damaged = 0;
-    TRY(checkpoint_find(r->folder, &step, &damaged, e));
-    if (damaged > 0) {
-        TRY(report_log(&r->log, "warn",
-                       "a damaged checkpoint was passed over: its manifest does not hold", e));
-    }
-    return step > 0 ? checkpoint_load(&r->session, r->folder, step, &r->state, e) : STATUS_OK;
+    return run_load_checkpoint(r, e);
 }
 
 enum status run_prepare(struct run *r, struct err *e) {
@@ -168,6 +156,7 @@ enum status run_prepare(struct run *r, struct err *e) {
     mem_free(path);
     TRY(status);
     start_trace("spec read");
+    TRY(run_join(r, e));
     TRY(fill_session(r, e));
     TRY(load_state(r, e));
     struct arena_stats stats;
@@ -190,6 +179,8 @@ enum status run_prepare(struct run *r, struct err *e) {
 void run_close(struct run *r) {
     batch_release(&r->batch);
     session_close(&r->session);
+    comm_close(r->comm);
+    mem_free(r->parts);
     corpus_close(&r->corpus);
     session_options_release(&r->options);
     spec_release(&r->spec);

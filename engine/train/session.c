@@ -60,6 +60,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .stochastic_rounding = spec->stochastic_rounding,
                                       .length_max = spec->data.max_length};
     o->cuda_graphs = spec->cuda_graphs;
+    o->world = spec->parallel.ranks;
     o->arena = (struct arena_settings){.growth = spec->memory.growth,
                                        .split_limit = spec->memory.split_limit,
                                        .trim_threshold = spec->memory.trim_threshold};
@@ -129,12 +130,21 @@ static enum status open_arena(struct session *s, const struct session_options *o
     return STATUS_OK;
 }
 
+static enum status open_comm(struct session *s, struct comm *comm, int64_t rank, int64_t world,
+                             struct err *e) {
+    s->comm = comm;
+    if (comm) return STATUS_OK;
+    s->comm_owned = true;
+    return comm_open_planned(&s->comm, rank, world > 0 ? world : 1, e);
+}
+
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
                          struct err *e) {
     *s = (struct session){0};
     int64_t capacity = 0;
     if (place->train) device_books_begin(&s->books, place->device);
+    TRY(open_comm(s, place->comm, options->rank, options->world, e));
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (s->device->computes) start_trace("device open");
     if (place->lora_tails) s->device->lora_tails = true;
@@ -144,8 +154,9 @@ enum status session_open(struct session *s, const struct session_place *place,
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));
     graphs_init(&s->graphs, s->device, s->arena, place->train && options->cuda_graphs);
     TRY(model_build(&s->model, config, &options->model, &s->space, e));
-    return place->train ? optimizer_init(&s->optimizer, &s->model, &options->optimizer, e)
-                        : STATUS_OK;
+    struct optimizer_options optimizer = options->optimizer;
+    optimizer.comm = s->comm;
+    return place->train ? optimizer_init(&s->optimizer, &s->model, &optimizer, e) : STATUS_OK;
 }
 
 void session_close(struct session *s) {
@@ -156,6 +167,7 @@ void session_close(struct session *s) {
     tensor_space_release(&s->space);
     arena_close(s->arena);
     device_close(s->device);
+    if (s->comm_owned) comm_close(s->comm);
     *s = (struct session){0};
 }
 

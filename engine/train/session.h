@@ -19,6 +19,8 @@ struct session {
     struct optimizer optimizer; /* zeroed when the session does not train */
     struct device_books books;
     struct graphs graphs; /* of step_train; off where the device or the spec has none */
+    struct comm *comm;          /* the other ranks */
+    bool comm_owned;            /* it is a planned one, and the session's */
 };
 
 /* How a spec wants the model: adapter or full, dtypes, targets. With spec->adapter_name_or_path,
@@ -31,6 +33,7 @@ struct session_options {
     struct arena_settings arena;
     struct alloc_conf alloc_conf; /* of the environment */
     bool cuda_graphs;
+    int64_t rank, world; /* which of the run's ranks this is; world 0: there is one */
     char **targets;
     int64_t target_count;
 };
@@ -52,7 +55,8 @@ struct session_place {
     const char *device;
     struct spec_cap cap;
     bool train;
-    bool lora_tails; /* adapters ride in tails even where the device does not ask for it: tests */
+    struct comm *comm; /* borrowed; NULL: nobody is there, as for a plan (comm_open_planned) */
+    bool lora_tails;   /* adapters ride in tails even where the device does not ask for it: tests */
 };
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,

@@ -1,0 +1,89 @@
+/* run_ranks.c - how a run becomes one of many ranks: joining the others, taking turns where they
+ * would do the same work, and saying it when one is lost.
+ *
+ * Rank 0 speaks for all where one is enough: it writes checkpoints, results and samples. */
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "engine/rundir.h"
+#include "engine/train/corpus_report.h"
+#include "engine/train/run_parts.h"
+
+/* Reading a large data set for the first time takes hours; ranks wait for the one that does it as
+ * long as it lives. */
+enum { READING_PATIENCE_MS = 24 * 3600 * 1000 };
+
+static enum status check_world(const struct run *r, struct err *e) {
+    const long long wanted = (long long)r->spec.parallel.ranks, there = (long long)r->place.world;
+    if (wanted == there) return STATUS_OK;
+    return err_set_param(e, STATUS_INVALID, "parallel.ranks",
+                         "parallel.ranks is %lld and %lld %s started: start the run with mpirun -n "
+                         "%lld plimsoll-engine run %s, or set parallel.ranks to %lld (the global "
+                         "batch is then another one)",
+                         wanted, there, there == 1 ? "process was" : "processes were", wanted,
+                         r->folder, there);
+}
+
+/* On the channel's own thread, and at once: the process may be ended before the trainer hears. */
+static void say_lost(void *context, const struct err *why) {
+    struct run *const r = context;
+    if (atomic_exchange(&r->told, true)) return;
+    report_error(&r->log, why);
+    fprintf(stderr, "plimsoll-engine: rank %lld: %s\n", (long long)r->place.rank, why->text);
+}
+
+enum status run_join(struct run *r, struct err *e) {
+    const struct comm_options options = {.folder = r->folder,
+                                         .silence_ms = (int64_t)(r->spec.parallel.silence_s * 1000),
+                                         .patience_ms =
+                                             (int64_t)(r->spec.parallel.patience_s * 1000),
+                                         .lost = say_lost,
+                                         .context = r,
+                                         .exit_code = RUN_EXIT_LOST};
+    TRY(check_world(r, e));
+    r->options.rank = r->place.rank;
+    return comm_open(&r->comm, &r->place, &options, e);
+}
+
+static enum status read_corpus(struct run *r, struct err *e) {
+    struct corpus_progress_report progress = {.log = &r->log};
+    const struct corpus_watch watch = {&progress, corpus_report_progress};
+    return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
+}
+
+/* The first rank of a machine encodes the rows; the others then find them in the cache. */
+static enum status read_in_turn(struct run *r, struct err *e) {
+    struct comm *const c = r->comm;
+    comm_doing(c, "reading the data");
+    comm_set_patience(c, READING_PATIENCE_MS);
+    if (c->local_rank == 0) TRY(read_corpus(r, e));
+    TRY(comm_barrier(c, e));
+    if (c->local_rank != 0) TRY(read_corpus(r, e));
+    TRY(comm_barrier(c, e));
+    comm_set_patience(c, (int64_t)(r->spec.parallel.patience_s * 1000));
+    return STATUS_OK;
+}
+
+enum status run_read_corpus(struct run *r, struct err *e) {
+    const bool many = r->comm && r->comm->world > 1;
+    TRY(many ? read_in_turn(r, e) : read_corpus(r, e));
+    corpus_take_rank(&r->corpus, r->place.rank);
+    return STATUS_OK;
+}
+
+/* All continue from the same checkpoint: the one that rank 0 finds. */
+enum status run_load_checkpoint(struct run *r, struct err *e) {
+    int64_t step = 0, damaged = 0;
+    TRY(checkpoint_find(r->folder, &step, &damaged, e));
+    if (damaged > 0 && r->place.rank == 0) {
+        TRY(report_log(&r->log, "warn",
+                       "a damaged checkpoint was passed over: its manifest does not hold", e));
+    }
+    comm_doing(r->comm, "resuming");
+    TRY(gang_follow(r->comm, &step, e));
+    return step > 0 ? checkpoint_load(&r->session, r->folder, step, &r->state, e) : STATUS_OK;
+}
+
+bool run_leads(const struct run *r) {
+    return r->place.rank == 0;
+}
