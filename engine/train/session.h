@@ -19,8 +19,8 @@ struct session {
     struct optimizer optimizer; /* zeroed when the session does not train */
     struct device_books books;
     struct graphs graphs; /* of step_train; off where the device or the spec has none */
-    struct comm *comm;          /* the other ranks */
-    bool comm_owned;            /* it is a planned one, and the session's */
+    struct comm *comm;    /* the other ranks */
+    bool comm_owned;      /* it is a planned one, and the session's */
 };
 
 /* How a spec wants the model: adapter or full, dtypes, targets. With spec->adapter_name_or_path,
