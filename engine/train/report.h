@@ -46,6 +46,10 @@ enum status report_memory(struct event_log *log, struct session *s, const struct
                           struct err *e);
 enum status report_eval(struct event_log *log, int64_t step, const struct step_sums *sums,
                         double seconds, struct err *e);
+/* What is in memory, by group of parameters: after loading, and after a remedy. */
+enum status report_holdings(struct event_log *log, const struct session *s, int64_t step,
+                            struct err *e);
+
 /* What the arena of `s` refused last, why, and who has the memory. *out (may be NULL) gets the
  * diagnosis. */
 struct oom_report {

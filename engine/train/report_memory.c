@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 #include "base/host.h"
+#include "engine/train/holdings.h"
 #include "kernels/cards.h"
 
 static const char SHM_FOLDER[] = "/dev/shm";
@@ -87,6 +88,16 @@ enum status report_memory(struct event_log *log, struct session *s, const struct
     add_phases(fields, &stats);
     arena_begin_window(s->arena);
     return event_write(log, EVENT_MEMORY, fields, e);
+}
+
+enum status report_holdings(struct event_log *log, const struct session *s, int64_t step,
+                            struct err *e) {
+    struct holdings holdings;
+    holdings_find(&holdings, s);
+    cJSON *const fields = cJSON_CreateObject();
+    json_add_i64(fields, "step", step);
+    cJSON_AddItemToObject(fields, "groups", holdings_to_json(&holdings));
+    return event_write(log, EVENT_HOLDINGS, fields, e);
 }
 
 static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct session *s,

@@ -169,6 +169,7 @@ enum status run_prepare(struct run *r, struct err *e) {
                                        .resumed_from_step = r->state.step};
     TRY(report_start(&r->log, &start, e));
     TRY(report_alloc_conf(&r->log, &r->options.alloc_conf, e));
+    TRY(report_holdings(&r->log, &r->session, r->state.step, e));
     r->schedule = (struct schedule){.type = schedule_parse(r->spec.lr_scheduler_type),
                                     .peak = r->spec.learning_rate,
                                     .warmup_steps = r->spec.warmup_steps,
