@@ -16,16 +16,20 @@
 #include "engine/train/data_ask.h"
 #include "engine/train/generate.h"
 #include "engine/train/inspect.h"
+#include "engine/train/plan_ask.h"
 #include "engine/train/run.h"
 #include "engine/train/session.h"
 
-enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60 };
+enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60, PLAN_ARGUMENTS_MAX = 8 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
-    "plimsoll-engine plan SPEC [DIR]      count the data and plan the memory of a run spec; how "
-    "far\n"
-    "                                     it is goes to the events of the run directory DIR\n"
+    "plimsoll-engine plan SPEC [--card NAME] [--measure]\n"
+    "                                     plan the memory of a run spec, for this machine or for "
+    "a\n"
+    "                                     card that need not be here; time its operations first\n"
+    "plimsoll-engine plan SPEC DIR        the plan of a job that is about to start; how far it is\n"
+    "                                     goes to the events of the run directory DIR\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"
     "plimsoll-engine devices              list the CPU and the GPUs that one can compute on\n"
     "plimsoll-engine check FILE           check a dataset file without a model\n"
@@ -73,7 +77,7 @@ static void print_error(const struct err *e) {
 }
 
 static enum status command_plan(char **args, cJSON **out, struct err *e) {
-    return run_plan(args[0], args[1], out, e);
+    return plan_ask(args, out, e);
 }
 
 static enum status command_inspect(char **args, cJSON **out, struct err *e) {
@@ -121,9 +125,12 @@ int main(int argc, char **argv) {
         int arguments_min, arguments_max;
         enum status (*run)(char **args, cJSON **out, struct err *e);
     } COMMANDS[] = {
-        {"plan", 1, 2, command_plan},         {"inspect", 1, 1, command_inspect},
-        {"check", 1, 1, command_check},       {"data", 4, DATA_ARGUMENTS_MAX, command_data},
-        {"generate", 2, 4, command_generate}, {"devices", 0, 0, command_devices},
+        {"plan", 1, PLAN_ARGUMENTS_MAX, command_plan},
+        {"inspect", 1, 1, command_inspect},
+        {"check", 1, 1, command_check},
+        {"data", 4, DATA_ARGUMENTS_MAX, command_data},
+        {"generate", 2, 4, command_generate},
+        {"devices", 0, 0, command_devices},
     };
     if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);
     for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {

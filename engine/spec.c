@@ -432,12 +432,19 @@ static enum status set_object(struct spec *spec, const cJSON *object, struct err
     return STATUS_OK;
 }
 
-enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e) {
+enum status spec_parse_question(struct spec *spec, const cJSON *object, struct err *e) {
     *spec = (struct spec){0};
     TRY(set_presets(spec, e));
     FAIL_IF(!cJSON_IsObject(object), STATUS_INVALID, "the run spec must be a JSON object");
     TRY(set_object(spec, object, e));
     return spec_check(spec, e);
+}
+
+enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e) {
+    TRY(spec_parse_question(spec, object, e));
+    if (spec->data.train_files.count > 0) return STATUS_OK;
+    return err_set_param(e, STATUS_INVALID, "data.train_files",
+                         "data.train_files is missing: name at least one file of training rows");
 }
 
 enum status spec_load(struct spec *spec, const char *path, struct err *e) {

@@ -114,8 +114,11 @@ const struct spec_key *spec_keys(int64_t *count);
  * nearest known one. Checks that need more than one key (warmup_steps < max_steps, ...) are done
  * here too. Release with spec_release, also after an error. */
 enum status spec_parse(struct spec *spec, const cJSON *object, struct err *e);
-/* The checks of spec_parse that need more than one key. */
+/* The checks of spec_parse_question that need more than one key. */
 enum status spec_check(const struct spec *spec, struct err *e);
+/* The same for a question about a run that is not to be started as it is: data.train_files may be
+ * missing. */
+enum status spec_parse_question(struct spec *spec, const cJSON *object, struct err *e);
 /* Reads a JSON file. Relative paths in `model`, `adapter_name_or_path` and `data.*_files` are taken
  * from the process's working folder. */
 enum status spec_load(struct spec *spec, const char *path, struct err *e);

@@ -87,8 +87,6 @@ static enum status check_memory(const struct spec *s, struct err *e) {
 
 enum status spec_check(const struct spec *s, struct err *e) {
     CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
-    CHECK(s->data.train_files.count > 0, "data.train_files",
-          "data.train_files is missing: name at least one file of training rows");
     CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
           s->device);
     TRY(check_precision(s, e));

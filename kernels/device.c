@@ -7,6 +7,7 @@
  */
 #include "kernels/device.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -171,6 +172,25 @@ void device_close(struct device *device) {
     mem_free(device);
 }
 
+/* The power of four that a size lies at. */
+static int size_class(double size) {
+    int exponent = 0;
+    (void)frexp(size, &exponent);
+    const int at = exponent / 2;
+    return at < 0 ? 0 : at < WORK_SIZES ? at : WORK_SIZES - 1;
+}
+
+void device_count(struct device *device, enum work_class kind, double flops, double bytes) {
+    const bool counts_flops = kind == WORK_PRODUCT || kind == WORK_ATTENTION;
+    struct work_cell *const cell =
+        &device->work.cells[kind][size_class(counts_flops ? flops : bytes)];
+    device->flops += flops;
+    device->bytes_moved += bytes;
+    cell->flops += flops;
+    cell->bytes += bytes;
+    cell->calls++;
+}
+
 void device_set_workspace(struct device *device, void *workspace) {
     device->workspace = workspace;
 }
@@ -226,7 +246,7 @@ enum status device_upload(struct device *device, void *to, const void *from, int
                           struct err *e) {
     TRY(check_present(device, __func__, e));
     TRY(check_transfer(to, from, bytes, __func__, e));
-    device->bytes_moved += (double)bytes;
+    device_count(device, WORK_COPY, 0, (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->upload(device, to, from, bytes, e);
 }
 
@@ -234,20 +254,20 @@ enum status device_download(struct device *device, void *to, const void *from, i
                             struct err *e) {
     TRY(check_present(device, __func__, e));
     TRY(check_transfer(to, from, bytes, __func__, e));
-    device->bytes_moved += (double)bytes;
+    device_count(device, WORK_COPY, 0, (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->download(device, to, from, bytes, e);
 }
 
 enum status device_copy(struct device *device, void *to, const void *from, int64_t bytes,
                         struct err *e) {
     TRY(check_transfer(to, from, bytes, __func__, e));
-    device->bytes_moved += 2.0 * (double)bytes;
+    device_count(device, WORK_COPY, 0, 2.0 * (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->copy(device, to, from, bytes, e);
 }
 
 enum status device_fill_zero(struct device *device, void *at, int64_t bytes, struct err *e) {
     TRY(check_transfer(at, at, bytes, __func__, e));
-    device->bytes_moved += (double)bytes;
+    device_count(device, WORK_COPY, 0, (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->fill_zero(device, at, bytes, e);
 }
 
@@ -265,7 +285,7 @@ enum status device_upload_rows(struct device *device, const struct transfer *t, 
     TRY(check_present(device, __func__, e));
     TRY(check_rows_transfer(t, __func__, e));
     if (t->width == 0 || t->rows == 0) return STATUS_OK;
-    device->bytes_moved += (double)t->width * (double)t->rows;
+    device_count(device, WORK_COPY, 0, (double)t->width * (double)t->rows);
     return device->ops->upload_rows(device, t, e);
 }
 
@@ -273,7 +293,7 @@ enum status device_download_rows(struct device *device, const struct transfer *t
     TRY(check_present(device, __func__, e));
     TRY(check_rows_transfer(t, __func__, e));
     if (t->width == 0 || t->rows == 0) return STATUS_OK;
-    device->bytes_moved += (double)t->width * (double)t->rows;
+    device_count(device, WORK_COPY, 0, (double)t->width * (double)t->rows);
     return device->ops->download_rows(device, t, e);
 }
 
@@ -305,7 +325,7 @@ void device_stage_free(struct device *device, void *at) {
 enum status device_stage_upload(struct device *device, const struct transfer *t, struct err *e) {
     TRY(check_rows_transfer(t, __func__, e));
     FAIL_IF(t->width == 0 || t->rows == 0, STATUS_INTERNAL, "%s: nothing to upload", __func__);
-    device->bytes_moved += (double)t->width * (double)t->rows;
+    device_count(device, WORK_COPY, 0, (double)t->width * (double)t->rows);
     return device->ops->stage_upload(device, t, e);
 }
 
@@ -318,14 +338,14 @@ enum status device_stage_wait(struct device *device, int64_t pending, struct err
 enum status device_stash(struct device *device, void *host, const void *from, int64_t bytes,
                          struct err *e) {
     TRY(check_transfer(host, from, bytes, __func__, e));
-    device->bytes_moved += (double)bytes;
+    device_count(device, WORK_COPY, 0, (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->stash(device, host, from, bytes, e);
 }
 
 enum status device_fetch(struct device *device, void *to, const void *host, int64_t bytes,
                          struct err *e) {
     TRY(check_transfer(to, host, bytes, __func__, e));
-    device->bytes_moved += (double)bytes;
+    device_count(device, WORK_COPY, 0, (double)bytes);
     return bytes == 0 ? STATUS_OK : device->ops->fetch(device, to, host, bytes, e);
 }
 

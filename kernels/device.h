@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/work.h"
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_COUNT };
 
@@ -481,18 +482,17 @@ struct device {
     bool hurried; /* the first result is waited for: nothing is tried out that only later work gains
                      from. The trainer sets it until its first step is done */
     enum dtype activation_dtype;
-    bool lora_tails;       /* products are fastest when LoRA rides in extra columns of the operands
-                        (op_linear.c); a fact of the kind, tests may change it */
+    bool lora_tails;       /* LoRA rides in extra columns (op_linear_tail.c); tests may change it */
     char name[64];         /* "cpu", "null:cpu", ... */
     char detail[160];      /* for people: processor, threads, library, e.g. "AMD EPYC, 2 threads,
                          oneDNN 2.6.3 avx512" */
     int64_t granule_bytes; /* every allocation is a multiple of this: 512 */
     int64_t page_bytes;    /* commit and decommit work in multiples of this */
-    int64_t workspace_bytes; /* scratch that the engine gives with device_set_workspace; a pure
-                                function of kind */
+    int64_t workspace_bytes; /* for device_set_workspace; a pure function of kind */
     int64_t total_bytes;     /* physical memory of the device; for null, 2^46 */
     double flops;            /* counted so far by device.c */
     double bytes_moved;
+    struct device_work work; /* the same, by class and size of call */
     uint64_t calls; /* hash over the sequence of operations, by their sizes: from the same start,
                        two equal sequences give the same */
     bool graphs;    /* device_capture_begin will work */

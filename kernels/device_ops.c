@@ -24,9 +24,8 @@ static uint64_t mixed(uint64_t hash, double value) {
     return hash ^ hash >> 32;
 }
 
-static void count(struct device *device, double flops, double bytes) {
-    device->flops += flops;
-    device->bytes_moved += bytes;
+static void count(struct device *device, enum work_class kind, double flops, double bytes) {
+    device_count(device, kind, flops, bytes);
     device->calls = mixed(mixed(device->calls, flops), bytes);
 }
 
@@ -80,7 +79,7 @@ enum status device_gemm(struct device *device, const struct gemm_args *a, struct
     STEPS(b.ld, a->trans_b ? a->k : a->n);
     STEPS(c.ld, a->n);
     const double m = (double)a->m, n = (double)a->n, k = (double)a->k;
-    count(device, 2 * m * n * k,
+    count(device, WORK_PRODUCT, 2 * m * n * k,
           m * k * bytes_of(a->a.dtype) + k * n * bytes_of(a->b.dtype) +
               (a->beta == 0 ? 1 : 2) * bytes_of(a->c.dtype) * m * n);
     return device->ops->gemm(device, a, e);
@@ -103,7 +102,7 @@ enum status device_rmsnorm(struct device *device, const struct rmsnorm_args *a, 
     NEED(!a->sum || a->ld_sum >= a->groups * a->width,
          "ld_sum is smaller than the row it steps over");
     const double n = (double)a->tokens * (double)a->groups * (double)a->width;
-    count(device, 4 * n, bytes_of(a->dtype) * n * (a->residual ? 4 : 2));
+    count(device, WORK_STREAM, 4 * n, bytes_of(a->dtype) * n * (a->residual ? 4 : 2));
     return device->ops->rmsnorm(device, a, e);
 }
 
@@ -122,7 +121,8 @@ enum status device_rmsnorm_backward(struct device *device, const struct rmsnorm_
     STEPS(ld_dy, a->groups * a->width);
     STEPS(ld_dx, a->groups * a->width);
     const double n = (double)a->tokens * (double)a->groups * (double)a->width;
-    count(device, n * (a->dweight ? 10 : 7), bytes_of(a->dtype) * n * (a->accumulate ? 4 : 3));
+    count(device, WORK_STREAM, n * (a->dweight ? 10 : 7),
+          bytes_of(a->dtype) * n * (a->accumulate ? 4 : 3));
     return device->ops->rmsnorm_backward(device, a, e);
 }
 
@@ -139,7 +139,7 @@ enum status device_rope(struct device *device, const struct rope_args *a, struct
     ACTIVATIONS(dtype);
     STEPS(ld, a->heads * a->head_dim);
     const double n = (double)a->tokens * (double)a->heads * (double)a->rotary;
-    count(device, 3 * n, 2 * bytes_of(a->dtype) * n);
+    count(device, WORK_STREAM, 3 * n, 2 * bytes_of(a->dtype) * n);
     return device->ops->rope(device, a, e);
 }
 
@@ -183,7 +183,7 @@ enum status device_attention(struct device *device, const struct attention_args 
     TRY(check_attention(device, a, __func__, e));
     TRY(check_scratch(device, a, false, __func__, e));
     const double row = (double)a->tokens * (double)a->head_dim;
-    count(device, 2 * attention_product_flops(a),
+    count(device, WORK_ATTENTION, 2 * attention_product_flops(a),
           2 * bytes_of(a->dtype) * row * (double)(a->heads + a->kv_heads));
     return device->ops->attention(device, a, e);
 }
@@ -202,7 +202,7 @@ enum status device_attention_backward(struct device *device,
     STEPS(ld_dk, f->kv_heads * f->head_dim);
     STEPS(ld_dv, f->kv_heads * f->head_dim);
     const double row = (double)f->tokens * (double)f->head_dim;
-    count(device, 5 * attention_product_flops(f),
+    count(device, WORK_ATTENTION, 5 * attention_product_flops(f),
           4 * bytes_of(f->dtype) * row * (double)(f->heads + f->kv_heads));
     return device->ops->attention_backward(device, a, e);
 }
@@ -218,7 +218,7 @@ enum status device_glu(struct device *device, const struct glu_args *a, struct e
     STEPS(ld_gate_up, 2 * a->width);
     STEPS(ld_out, a->width);
     const double n = (double)a->tokens * (double)a->width;
-    count(device, 6 * n, 3 * bytes_of(a->dtype) * n);
+    count(device, WORK_GATE, 6 * n, 3 * bytes_of(a->dtype) * n);
     return device->ops->glu(device, a, e);
 }
 
@@ -237,7 +237,7 @@ enum status device_glu_backward(struct device *device, const struct glu_backward
     STEPS(ld_dgate_up, 2 * a->width);
     NEED(!a->gated || a->ld_gated >= a->width, "ld_gated is smaller than the row it steps over");
     const double n = (double)a->tokens * (double)a->width;
-    count(device, n * (a->gated ? 13 : 12), bytes_of(a->dtype) * n * (a->gated ? 6 : 5));
+    count(device, WORK_GATE, n * (a->gated ? 13 : 12), bytes_of(a->dtype) * n * (a->gated ? 6 : 5));
     return device->ops->glu_backward(device, a, e);
 }
 
@@ -252,7 +252,7 @@ enum status device_embedding(struct device *device, const struct embedding_args 
     NEED(stores(device, a->table_dtype), "the table has a type that the device does not take");
     STEPS(ld_out, a->channels);
     const double n = (double)a->tokens * (double)a->channels;
-    count(device, n, n * (bytes_of(a->dtype) + bytes_of(a->table_dtype)));
+    count(device, WORK_STREAM, n, n * (bytes_of(a->dtype) + bytes_of(a->table_dtype)));
     return device->ops->embedding(device, a, e);
 }
 
@@ -267,7 +267,7 @@ enum status device_embedding_backward(struct device *device,
     ACTIVATIONS(dtype);
     STEPS(ld_dout, a->channels);
     const double n = (double)a->tokens * (double)a->channels;
-    count(device, 2 * n, n * (bytes_of(a->dtype) + 8));
+    count(device, WORK_STREAM, 2 * n, n * (bytes_of(a->dtype) + 8));
     return device->ops->embedding_backward(device, a, e);
 }
 
@@ -282,7 +282,7 @@ enum status device_cross_entropy(struct device *device, const struct cross_entro
     ACTIVATIONS(dtype);
     NEED(a->softcap >= 0, "softcap must not be negative");
     const double n = (double)a->rows * (double)a->vocab;
-    count(device, n * (a->write_gradient ? 8 : 5),
+    count(device, WORK_LOSS, n * (a->write_gradient ? 8 : 5),
           bytes_of(a->dtype) * n * (a->write_gradient ? 2 : 1));
     return device->ops->cross_entropy(device, a, e);
 }
@@ -310,7 +310,7 @@ enum status device_adamw(struct device *device, const struct adamw_args *a, stru
     NEED(a->beta1 >= 0 && a->beta1 < 1, "beta1 must be in [0,1)");
     NEED(a->beta2 >= 0 && a->beta2 < 1, "beta2 must be in [0,1)");
     TRY(check_adamw_dtypes(device, a, __func__, e));
-    count(device, 14 * (double)a->count,
+    count(device, WORK_UPDATE, 14 * (double)a->count,
           (double)a->count * (4 + 2 * bytes_of(a->param_dtype) + 4 * bytes_of(a->state_dtype) +
                               (a->copy ? bytes_of(a->copy_dtype) : 0)));
     return device->ops->adamw(device, a, e);
@@ -321,7 +321,7 @@ enum status device_sum_squares(struct device *device, const struct sum_squares_a
     POSITIVE(count);
     GIVEN(x);
     GIVEN(out);
-    count(device, 2 * (double)a->count, 4 * (double)a->count);
+    count(device, WORK_UPDATE, 2 * (double)a->count, 4 * (double)a->count);
     return device->ops->sum_squares(device, a, e);
 }
 
@@ -329,7 +329,7 @@ enum status device_clip(struct device *device, const struct clip_args *a, struct
     GIVEN(sum_squares);
     GIVEN(norm);
     GIVEN(coefficient);
-    count(device, 4, 16);
+    count(device, WORK_UPDATE, 4, 16);
     return device->ops->clip(device, a, e);
 }
 
@@ -338,7 +338,7 @@ enum status device_loss_sums(struct device *device, const struct loss_sums_args 
     GIVEN(losses);
     GIVEN(correct);
     GIVEN(totals);
-    count(device, 2 * (double)a->rows, 8 * (double)a->rows);
+    count(device, WORK_STREAM, 2 * (double)a->rows, 8 * (double)a->rows);
     return device->ops->loss_sums(device, a, e);
 }
 
@@ -353,7 +353,7 @@ enum status device_dropout(struct device *device, const struct dropout_args *a, 
     STEPS(ld_x, a->width);
     STEPS(ld_y, a->width);
     const double n = (double)a->rows * (double)a->width;
-    count(device, 2 * n, bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
+    count(device, WORK_STREAM, 2 * n, bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
     return device->ops->dropout(device, a, e);
 }
 
@@ -371,13 +371,13 @@ static enum status check_rows(const struct device *device, const struct rows_arg
 
 enum status device_gather_rows(struct device *device, const struct rows_args *a, struct err *e) {
     TRY(check_rows(device, a, __func__, e));
-    count(device, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
+    count(device, WORK_STREAM, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
     return device->ops->gather_rows(device, a, e);
 }
 
 enum status device_scatter_rows(struct device *device, const struct rows_args *a, struct err *e) {
     TRY(check_rows(device, a, __func__, e));
-    count(device, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
+    count(device, WORK_STREAM, 0, 2 * bytes_of(a->dtype) * (double)a->rows * (double)a->width);
     return device->ops->scatter_rows(device, a, e);
 }
 
@@ -392,7 +392,7 @@ enum status device_add(struct device *device, const struct add_args *a, struct e
     STEPS(ld_b, a->cols);
     STEPS(ld_out, a->cols);
     const double n = (double)a->rows * (double)a->cols;
-    count(device, n, 3 * bytes_of(a->dtype) * n);
+    count(device, WORK_STREAM, n, 3 * bytes_of(a->dtype) * n);
     return device->ops->add(device, a, e);
 }
 
@@ -406,7 +406,7 @@ enum status device_column_sum(struct device *device, const struct column_sum_arg
     STEPS(ld_x, a->cols);
     NEED(!a->y || a->ld_y >= a->cols, "ld_y is smaller than the row it steps over");
     const double n = (double)a->rows * (double)a->cols;
-    count(device, n * (a->y ? 2 : 1), bytes_of(a->dtype) * n * (a->y ? 2 : 1));
+    count(device, WORK_STREAM, n * (a->y ? 2 : 1), bytes_of(a->dtype) * n * (a->y ? 2 : 1));
     return device->ops->column_sum(device, a, e);
 }
 
@@ -420,7 +420,8 @@ enum status device_column_scale(struct device *device, const struct column_scale
     STEPS(ld_x, a->cols);
     STEPS(ld_out, a->cols);
     const double n = (double)a->rows * (double)a->cols;
-    count(device, n * (a->accumulate ? 2 : 1), bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
+    count(device, WORK_STREAM, n * (a->accumulate ? 2 : 1),
+          bytes_of(a->dtype) * n * (a->accumulate ? 3 : 2));
     return device->ops->column_scale(device, a, e);
 }
 
@@ -431,7 +432,7 @@ enum status device_row_norm(struct device *device, const struct row_norm_args *a
     GIVEN(out);
     STEPS(ld, a->cols);
     const double n = (double)a->rows * (double)a->cols;
-    count(device, 2 * n, 4 * n);
+    count(device, WORK_STREAM, 2 * n, 4 * n);
     return device->ops->row_norm(device, a, e);
 }
 
@@ -440,7 +441,7 @@ enum status device_divide(struct device *device, const struct divide_args *a, st
     GIVEN(a);
     GIVEN(b);
     GIVEN(out);
-    count(device, (double)a->count, 12 * (double)a->count);
+    count(device, WORK_STREAM, (double)a->count, 12 * (double)a->count);
     return device->ops->divide(device, a, e);
 }
 
@@ -455,7 +456,8 @@ enum status device_convert(struct device *device, const struct convert_args *a, 
     STEPS(src.ld, a->cols);
     STEPS(dst.ld, a->cols);
     const double n = (double)a->rows * (double)a->cols;
-    count(device, a->scale == 1 ? 0 : n, n * (bytes_of(a->src.dtype) + bytes_of(a->dst.dtype)));
+    count(device, WORK_STREAM, a->scale == 1 ? 0 : n,
+          n * (bytes_of(a->src.dtype) + bytes_of(a->dst.dtype)));
     return device->ops->convert(device, a, e);
 }
 
@@ -470,6 +472,6 @@ enum status device_convert_items(struct device *device, const struct convert_ite
     NEED(stores(device, a->src_dtype), "src has a type that the device does not take");
     NEED(stores(device, a->dst_dtype), "dst has a type that the device does not take");
     const double n = (double)a->elements;
-    count(device, n, n * (bytes_of(a->src_dtype) + bytes_of(a->dst_dtype)));
+    count(device, WORK_STREAM, n, n * (bytes_of(a->src_dtype) + bytes_of(a->dst_dtype)));
     return device->ops->convert_items(device, a, e);
 }

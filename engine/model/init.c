@@ -85,7 +85,8 @@ enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e) 
     for (size_t i = 0; status == STATUS_OK && i < m->adapter_param_count; i++) {
         const struct param *const p = &m->adapter_params[i];
         const struct storage *const s = &m->storages[p->storage];
-        if (s->kind == PARAM_MAGNITUDE) continue;
+        /* A device that computes nothing wants no values. */
+        if (s->kind == PARAM_MAGNITUDE || !m->space->device->computes) continue;
         float *const values = mem_new((size_t)(p->rows * s->cols), sizeof *values);
         if (s->kind == PARAM_LORA_A) {
             const uint64_t key = philox_stream_key(seed, name_hash(p->name));

@@ -208,7 +208,22 @@ static enum status load_together(struct loader *l, int wanted, struct err *e) {
     return status;
 }
 
-/* Memory for the ring; no slot is larger than what is loaded. */
+static size_t slots_for(int64_t elements) {
+    if (elements <= ALONE_ELEMENTS_MAX) return 1;
+    const int threads = thread_count();
+    return (size_t)(threads + threads / 2 + PENDING);
+}
+
+/* No slot is larger than what is loaded. */
+static int64_t slot_bytes(int64_t elements, int64_t element_bytes) {
+    return (elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS) * element_bytes;
+}
+
+int64_t load_staging_bytes(int64_t elements, int64_t element_bytes) {
+    return (int64_t)slots_for(elements) * slot_bytes(elements, element_bytes);
+}
+
+/* Memory for the ring. */
 static enum status open_ring(struct loader *l, const struct load_item *items, size_t count,
                              int64_t elements, struct err *e) {
     int64_t size = 0;
@@ -216,7 +231,7 @@ static enum status open_ring(struct loader *l, const struct load_item *items, si
         const int64_t own = dtype_bytes(items[i].to->dtype);
         if (own > size) size = own;
     }
-    const int64_t slot = (elements < PIECE_ELEMENTS ? elements : PIECE_ELEMENTS) * size;
+    const int64_t slot = slot_bytes(elements, size);
     void *ring = NULL;
     TRY(device_stage_new(l->device, (int64_t)l->slot_count * slot, &ring, e));
     l->ring = ring;
@@ -237,7 +252,7 @@ enum status load_items(const struct load_item *items, size_t count, struct err *
         elements += tensor_count(items[i].to);
     }
     const int threads = elements > ALONE_ELEMENTS_MAX ? thread_count() : 0;
-    l->slot_count = threads ? (size_t)(threads + threads / 2 + PENDING) : 1;
+    l->slot_count = slots_for(elements);
     enum status status = open_ring(l, items, count, elements, e);
     if (threads) start_trace("ring ready, loading begins");
     if (status == STATUS_OK)

@@ -18,4 +18,7 @@ struct load_item {
  * for stored types that are not floats. */
 enum status load_items(const struct load_item *items, size_t count, struct err *e);
 
+/* Host memory that load_items takes meanwhile, for so many elements of at most so many bytes. */
+int64_t load_staging_bytes(int64_t elements, int64_t element_bytes);
+
 #endif

@@ -140,6 +140,18 @@ enum status weights_load_params(struct model *m, const struct param *params, siz
     return status == STATUS_OK ? model_refresh(m, e) : status;
 }
 
+int64_t weights_staging_bytes(const struct model *m) {
+    int64_t elements = 0, widest = 0;
+    for (size_t i = 0; i < m->param_count; i++) {
+        struct tensor *const view = model_param_view(m, &m->params[i], true);
+        const int64_t own = dtype_bytes(view->dtype);
+        elements += tensor_count(view);
+        if (own > widest) widest = own;
+        tensor_release(view);
+    }
+    return load_staging_bytes(elements, widest);
+}
+
 static bool is_param(const struct model *m, const char *name) {
     for (size_t i = 0; i < m->param_count; i++) {
         if (strcmp(m->params[i].name, name) == 0) return true;

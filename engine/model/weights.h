@@ -27,6 +27,8 @@ struct weights_report {
 enum status weights_load(struct model *m, const struct st_set *set, struct weights_report *report,
                          struct err *e);
 
+/* Host memory that weights_load takes meanwhile. */
+int64_t weights_staging_bytes(const struct model *m);
 /* Fills the listed parameters (base or adapter) from tensors of the same names. */
 enum status weights_load_params(struct model *m, const struct param *params, size_t count,
                                 const struct st_set *set, struct err *e);

@@ -8,7 +8,21 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "engine/model/weights.h"
+#include "engine/train/cost.h"
 #include "engine/train/generate.h"
+
+static const char *const PART_NAMES[PLAN_PART_COUNT] = {
+    [PLAN_LOAD] = "load",
+    [PLAN_TRAIN] = "train",
+    [PLAN_EVAL] = "eval",
+    [PLAN_SAMPLES] = "samples",
+};
+
+const char *plan_part_name(enum plan_part part) {
+    ASSERT(part < PLAN_PART_COUNT);
+    return PART_NAMES[part];
+}
 
 static struct layout layout_of(const struct plan_request *r) {
     return r->layout ? *r->layout : layout_of_spec(r->spec, r->config);
@@ -46,38 +60,40 @@ static enum status eval_shape(struct session *s, const struct plan_request *r,
     return step_evaluate(&s->model, batch, &options, &sums, NULL, e);
 }
 
-static enum status train_shapes(struct session *s, const struct plan_request *request,
-                                struct err *e) {
-    struct batch batch = {0};
-    enum status status = STATUS_OK;
-    for (int64_t i = 0; status == STATUS_OK && i < request->train->count; i++) {
-        shape_batch(&request->train->items[i], &batch);
-        status = train_shape(s, request, &batch, e);
-    }
-    batch_release(&batch);
-    return status;
+/* Remembers the moment when memory was fullest. */
+struct watch {
+    struct session *session;
+    struct plan *plan; /* or NULL */
+    int64_t peak;
+};
+
+static void look(struct watch *w, enum plan_part part, const struct batch_shape *shape) {
+    struct arena_stats stats;
+    arena_get_stats(w->session->arena, &stats);
+    if (!w->plan || stats.allocated_peak <= w->peak) return;
+    w->peak = stats.allocated_peak;
+    w->plan->peak_part = part;
+    w->plan->peak_shape = *shape;
 }
 
-static enum status other_shapes(struct session *s, const struct plan_request *request,
-                                struct err *e) {
-    struct batch batch = {0};
-    enum status status = STATUS_OK;
-    for (int64_t i = 0; status == STATUS_OK && request->eval && i < request->eval->count; i++) {
-        shape_batch(&request->eval->items[i], &batch);
-        status = eval_shape(s, request, &batch, e);
+static enum status train_shapes(struct watch *w, const struct plan_request *request,
+                                struct batch *batch, struct err *e) {
+    for (int64_t i = 0; i < request->train->count; i++) {
+        shape_batch(&request->train->items[i], batch);
+        TRY(train_shape(w->session, request, batch, e));
+        look(w, PLAN_TRAIN, &request->train->items[i]);
     }
-    /* Rank 0 speaks for all. */
-    const bool speaks = request->options->rank == 0 && request->spec->sample_prompts.count > 0;
-    if (status == STATUS_OK && speaks) {
-        status = generate_plan(&s->model, layout_of(request).sample_tokens, e);
-    }
-    batch_release(&batch);
-    return status;
+    return STATUS_OK;
 }
 
-enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e) {
-    TRY(train_shapes(s, request, e));
-    return other_shapes(s, request, e);
+static enum status eval_shapes(struct watch *w, const struct plan_request *request,
+                               struct batch *batch, struct err *e) {
+    for (int64_t i = 0; request->eval && i < request->eval->count; i++) {
+        shape_batch(&request->eval->items[i], batch);
+        TRY(eval_shape(w->session, request, batch, e));
+        look(w, PLAN_EVAL, &request->eval->items[i]);
+    }
+    return STATUS_OK;
 }
 
 /* Every shape is trained twice. */
@@ -93,6 +109,98 @@ int64_t plan_need(const struct plan *plan) {
     return plan->stats.extent_peak;
 }
 
+static enum status run_steps(struct session *s, const struct plan_request *request,
+                             struct plan *plan, struct err *e) {
+    const struct spec *const spec = request->spec;
+    const int64_t length = layout_of(request).sample_tokens;
+    const struct batch_shape none = {0}, sample = {length, 1, 1, length};
+    struct watch w = {.session = s, .plan = plan};
+    struct batch batch = {0};
+    enum status status = STATUS_OK;
+    look(&w, PLAN_LOAD, &none);
+    s->device->flops = 0;
+    GUARD(train_shapes(&w, request, &batch, e));
+    if (plan) plan->flops = flops_per_token(s, request->train);
+    GUARD(eval_shapes(&w, request, &batch, e));
+    /* Rank 0 speaks for all. */
+    if (request->options->rank == 0 && spec->sample_prompts.count > 0)
+        GUARD(generate_plan(&s->model, length, e));
+    look(&w, PLAN_SAMPLES, &sample);
+    /* Both go through host memory: what is held meanwhile is what is held between steps. */
+    arena_enter(s->arena, PHASE_CHECKPOINT);
+    arena_enter(s->arena, PHASE_EXPORT);
+done:
+    batch_release(&batch);
+    return status;
+}
+
+enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e) {
+    return run_steps(s, request, NULL, e);
+}
+
+/* What loading allocates on the device. */
+static enum status load(struct session *s, const struct plan_request *request, struct err *e) {
+    const struct model *const m = &s->model;
+    if (!m->options.lora || request->spec->adapter_name_or_path) return STATUS_OK;
+    return weights_init_adapter(&s->model, (uint64_t)request->spec->seed, e);
+}
+
+static struct device_work work_since(const struct device *device, const struct device_work *then) {
+    struct device_work work = device->work;
+    for (int i = 0; i < WORK_CLASS_COUNT; i++) {
+        for (int k = 0; k < WORK_SIZES; k++) {
+            work.cells[i][k].flops -= then->cells[i][k].flops;
+            work.cells[i][k].bytes -= then->cells[i][k].bytes;
+            work.cells[i][k].calls -= then->cells[i][k].calls;
+        }
+    }
+    return work;
+}
+
+/* The work of an average micro-batch that is not the first of its step, and of an update. */
+static enum status count_work(struct session *s, const struct plan_request *request,
+                              struct plan *plan, struct err *e) {
+    if (request->train->micros == 0) return STATUS_OK;
+    plan->micros_per_step = (double)request->train->micros / (double)request->train->steps;
+    plan->tokens_per_step = request->train->sums.tokens / (double)request->train->steps;
+    const struct batch_shape mean = shapes_mean(request->train);
+    const struct step_options options = step_of(s, request);
+    struct batch batch = {0};
+    struct step_sums sums = {0};
+    struct optimizer_report report;
+    enum status status = STATUS_OK;
+    struct device_work *const work = &s->device->work;
+    shape_batch(&mean, &batch);
+    struct device_work before = *work;
+    GUARD(step_train(&s->model, &batch, &options, &sums, e));
+    plan->micro_work = work_since(s->device, &before);
+    before = *work;
+    GUARD(optimizer_zero_grad(&s->optimizer, e));
+    GUARD(optimizer_step(&s->optimizer, request->spec->learning_rate, &report, e));
+    plan->update_work = work_since(s->device, &before);
+done:
+    batch_release(&batch);
+    return status;
+}
+
+static enum status fill(struct plan *plan, struct session *s, const struct plan_request *request,
+                        struct err *e) {
+    TRY(load(s, request, e));
+    TRY(run_steps(s, request, plan, e));
+    arena_get_stats(s->arena, &plan->stats);
+    plan->parameters = s->model.parameter_count;
+    plan->trainable_parameters = s->model.trainable_count;
+    plan->staged_load = weights_staging_bytes(&s->model);
+    plan->staged_train = s->space.host_bytes;
+    return count_work(s, request, plan, e);
+}
+
+struct device_work plan_step_work(const struct plan *plan) {
+    struct device_work work = plan->update_work;
+    cost_add(&work, plan->micros_per_step, &plan->micro_work);
+    return work;
+}
+
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e) {
     *plan = (struct plan){0};
     char device[64];
@@ -101,36 +209,55 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
     struct session s = {0};
     const struct session_place place = {.device = device, .train = true};
     enum status status = session_open(&s, &place, request->config, request->options, e);
-    if (status == STATUS_OK) s.device->flops = 0;
-    if (status == STATUS_OK) status = train_shapes(&s, request, e);
-    if (status == STATUS_OK) plan->flops = flops_per_token(&s, request->train);
-    if (status == STATUS_OK) status = other_shapes(&s, request, e);
-    if (status == STATUS_OK) {
-        arena_get_stats(s.arena, &plan->stats);
-        plan->parameters = s.model.parameter_count;
-        plan->trainable_parameters = s.model.trainable_count;
-    }
+    if (status == STATUS_OK) status = fill(plan, &s, request, e);
     session_close(&s);
     return status;
 }
 
+static cJSON *categories_of(const int64_t bytes[CATEGORY_COUNT]) {
+    cJSON *const json = cJSON_CreateObject();
+    for (int i = 0; i < CATEGORY_COUNT; i++) {
+        json_add_i64(json, category_name((enum category)i), bytes[i]);
+    }
+    return json;
+}
+
+static void add_phases(cJSON *json, const struct arena_stats *s) {
+    cJSON *const peaks = cJSON_AddObjectToObject(json, "phases");
+    cJSON *const table = cJSON_AddArrayToObject(json, "phase_table");
+    for (int i = 0; i < PHASE_COUNT; i++) {
+        if (!s->phase_peak[i]) continue;
+        const char *const name = phase_name((enum phase)i);
+        cJSON *const row = cJSON_CreateObject();
+        json_add_i64(peaks, name, s->phase_peak[i]);
+        json_add_string(row, "phase", name);
+        json_add_i64(row, "peak_bytes", s->phase_peak[i]);
+        cJSON_AddItemToObject(row, "categories", categories_of(s->phase_categories[i]));
+        cJSON_AddItemToArray(table, row);
+    }
+}
+
 cJSON *plan_to_json(const struct plan *plan, int64_t capacity) {
     const struct arena_stats *const s = &plan->stats;
+    char trace[24];
     cJSON *const json = cJSON_CreateObject();
     json_add_i64(json, "planned_peak_bytes", s->allocated_peak);
     json_add_i64(json, "planned_reserved_bytes", s->reserved_peak);
-    json_add_i64(json, "capacity_bytes", capacity);
-    json_add_bool(json, "fits", s->reserved_peak <= capacity);
+    json_add_i64(json, "planned_need_bytes", plan_need(plan));
+    if (capacity > 0) {
+        json_add_i64(json, "capacity_bytes", capacity);
+        json_add_bool(json, "fits", plan_need(plan) <= capacity);
+    } else {
+        cJSON_AddNullToObject(json, "capacity_bytes");
+        cJSON_AddNullToObject(json, "fits");
+    }
     json_add_string(json, "peak_phase", phase_name(s->peak_phase));
-    cJSON *const categories = cJSON_AddObjectToObject(json, "categories_at_peak");
-    for (int i = 0; i < CATEGORY_COUNT; i++) {
-        json_add_i64(categories, category_name((enum category)i), s->at_peak[i]);
-    }
-    cJSON *const phases = cJSON_AddObjectToObject(json, "phases");
-    for (int i = 0; i < PHASE_COUNT; i++) {
-        if (s->phase_peak[i]) json_add_i64(phases, phase_name((enum phase)i), s->phase_peak[i]);
-    }
+    cJSON_AddItemToObject(json, "categories_at_peak", categories_of(s->at_peak));
+    add_phases(json, s);
     json_add_i64(json, "parameters", plan->parameters);
     json_add_i64(json, "trainable_parameters", plan->trainable_parameters);
+    snprintf(trace, sizeof trace, "%016llx", (unsigned long long)s->trace);
+    json_add_i64(json, "allocations", (int64_t)s->allocations);
+    json_add_string(json, "trace", trace);
     return json;
 }

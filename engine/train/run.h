@@ -15,8 +15,4 @@
  * event when this returns. */
 enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e);
 
-/* What `plimsoll-engine plan SPEC` prints: the plan of the spec, its data counted. With a run
- * folder progress events go there; NULL: nowhere. Caller frees *out with cJSON_Delete. */
-enum status run_plan(const char *spec_path, const char *folder, cJSON **out, struct err *e);
-
 #endif

@@ -1,5 +1,5 @@
 /* run_parts.h - what the files of a run share: everything that it holds, from the spec to the
- * session. run_start.c fills it, run.c trains with it, run_plan.c stops before there is a device.
+ * session. run_start.c fills it, run.c trains with it, plan_ask.c stops before there is a device.
  *
  * Only those files include it. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_RUN_PARTS_H

@@ -3,6 +3,8 @@
  * So the plan is for these data, and not for the worst that the options would allow. */
 #include "engine/train/shapes.h"
 
+#include <math.h>
+
 #include "base/mem.h"
 
 /* About a second of copying; beyond it a bound is good enough. */
@@ -46,6 +48,14 @@ static void add(struct batch_shapes *shapes, const struct batch_shape *s) {
     shapes->exact = false;
 }
 
+static void sum(struct batch_shapes *shapes, const struct batch_shape *s) {
+    shapes->micros++;
+    shapes->sums.tokens += (double)s->tokens;
+    shapes->sums.trained += (double)s->trained;
+    shapes->sums.segments += (double)s->segments;
+    shapes->sums.longest += (double)s->tokens * (double)s->max_seqlen;
+}
+
 static void bound(struct batch_shapes *shapes, const struct batcher *b) {
     const struct dataset_counts *const counts = &b->dataset->counts;
     struct batch_options largest = b->options;
@@ -68,6 +78,7 @@ void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) 
     /* In file order every epoch is the same. */
     if (!b->options.shuffle && steps > b->steps_per_epoch) steps = b->steps_per_epoch;
     struct batch batch = {0};
+    shapes->steps = steps;
     for (int64_t step = 0; step < steps; step++) {
         batcher_step(b, step);
         for (int64_t micro = 0; micro < b->micro_count; micro++) {
@@ -76,7 +87,9 @@ void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) 
                                           .trained = batch.trained,
                                           .segments = batch.segments,
                                           .max_seqlen = batch.max_seqlen};
-            if (batch.trained > 0) add(shapes, &s);
+            if (batch.trained == 0) continue;
+            add(shapes, &s);
+            sum(shapes, &s);
         }
     }
     batch_release(&batch);
@@ -89,6 +102,28 @@ void shapes_full(struct batch_shapes *shapes, const struct batch_options *option
                                             .trained = rows * (options->max_length - 1),
                                             .segments = rows,
                                             .max_seqlen = options->max_length};
+    shapes->steps = 1;
+    for (int64_t row = 0; row < options->global_rows; row += rows) {
+        sum(shapes, &shapes->items[0]);
+    }
+}
+
+static int64_t rounded(double value, int64_t least) {
+    return larger(least, (int64_t)llround(value));
+}
+
+struct batch_shape shapes_mean(const struct batch_shapes *shapes) {
+    ASSERT(shapes->micros > 0);
+    const double micros = (double)shapes->micros;
+    struct batch_shape s = {
+        .tokens = rounded(shapes->sums.tokens / micros, 1),
+        .trained = rounded(shapes->sums.trained / micros, 1),
+        .segments = rounded(shapes->sums.segments / micros, 1),
+        .max_seqlen = rounded(shapes->sums.longest / shapes->sums.tokens, 1),
+    };
+    if (s.segments > s.tokens) s.segments = s.tokens;
+    if (s.max_seqlen > s.tokens) s.max_seqlen = s.tokens;
+    return s;
 }
 
 void shape_batch(const struct batch_shape *s, struct batch *out) {

@@ -19,6 +19,10 @@ struct batch_shapes {
     struct batch_shape items[SHAPES_MAX];
     int64_t count;
     bool exact;
+    int64_t steps, micros; /* that were looked at */
+    struct {
+        double tokens, trained, segments, longest; /* longest: max_seqlen of each token's batch */
+    } sums;                                        /* over them */
 };
 
 /* Looks at every micro-batch of `steps` steps, as the batcher cuts them now, when that is cheap
@@ -27,6 +31,8 @@ struct batch_shapes {
 void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
 /* Without data: full rows of max_length, everything trained. */
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);
+/* What a micro-batch of the run is like on average, for estimates of time; micros > 0. */
+struct batch_shape shapes_mean(const struct batch_shapes *shapes);
 /* Whoever knows the data: gives the shapes of training, or of evaluation, for micro-batches of so
  * many rows. */
 struct shape_source {

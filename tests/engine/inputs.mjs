@@ -139,8 +139,8 @@ for (const [name, spec, status, message] of CASES) {
             assert.ok(!existsSync(join(folder, left)), `${left} was left behind`);
         }
         if (name === "more memory than allowed") return; // a plan that does not fit is an answer, not an error
-        const plan = ask("plan", join(folder, "spec.json"));
-        assert.equal(plan.code, 1, "the plan must refuse what the run refuses");
+        const plan = ask("plan", join(folder, "spec.json"), newFolder());
+        assert.equal(plan.code, 1, "the plan of a job must refuse what its run refuses");
         assert.match(plan.json.error.message, message);
     });
 }

@@ -117,7 +117,7 @@ static void test_transaction_that_fails_leaves_nothing(void **state) {
     assert_int_equal(store_end(store, STATUS_INVALID, &wanted), STATUS_INVALID);
     struct event_row *rows = NULL;
     int64_t count = 0;
-    const struct event_cursor all = {row.number, 0, 10};
+    const struct event_cursor all = {row.number, 0, 10, NULL};
     assert_int_equal(store_events_after(store, all, &rows, &count, &e), STATUS_OK);
     assert_int_equal(count, 0);
     event_rows_free(rows, count);
@@ -140,7 +140,7 @@ static void test_events_old_metrics_are_pruned_messages_stay(void **state) {
     assert_int_equal(store_end(store, store_job_update(store, &row, &e), &e), STATUS_OK);
     struct event_row *rows = NULL;
     int64_t count = 0;
-    const struct event_cursor start = {row.number, 0, 2};
+    const struct event_cursor start = {row.number, 0, 2, NULL};
     assert_int_equal(store_events_after(store, start, &rows, &count, &e), STATUS_OK);
     assert_string_equal(rows[0].kind, "log");
     assert_true(rows[1].seq > 1000);

@@ -1,0 +1,196 @@
+/* estimate.c - verdict, table of phases, overhead, host memory and time, as JSON.
+ *
+ * The keys are those that POST /v1/plan answers with; the command line and the page draw them. */
+#include "engine/train/estimate.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "base/str.h"
+#include "engine/train/measure.h"
+#include "kernels/cards.h"
+
+/* What a card holds beside the arena before anything was measured on it: the context, and what the
+ * libraries load at their first calls. Said to be assumed wherever it is shown. */
+static const int64_t ASSUMED_OVERHEAD_BYTES = INT64_C(1) << 30;
+
+static void place_named(struct estimate_place *p, const char *name) {
+    snprintf(p->name, sizeof p->name, "%s", name);
+}
+
+static enum status use_card(struct estimate_place *p, const struct spec *spec, const char *name,
+                            enum precision precision, struct err *e) {
+    const struct card *const card = card_find(name);
+    if (!card) {
+        struct str known = {0};
+        for (int i = 0; card_at(i); i++) {
+            str_appendf(&known, "%s%s", i ? ", " : "", card_at(i)->id);
+        }
+        const enum status status =
+            err_set_param(e, STATUS_NOT_FOUND, "card", "card \"%.60s\" is not known; known are %s",
+                          name, str_text(&known));
+        str_release(&known);
+        return status;
+    }
+    place_named(p, card->name);
+    p->rates = card_rates(card, precision);
+    p->overhead = ASSUMED_OVERHEAD_BYTES;
+    const int64_t there = card->memory_bytes - p->overhead;
+    const int64_t cap = spec_cap_bytes(&spec->memory.cap, card->memory_bytes);
+    p->capacity = cap > 0 && cap < there ? cap : there;
+    p->from = cap > 0 && cap < there ? "memory.cap" : "card";
+    return STATUS_OK;
+}
+
+/* The card that a spec's device names, where the machine has it. Asking makes no context on it. */
+static bool find_card(const char *device, struct device_card *out, char *missing, size_t size) {
+    struct device_cards cards;
+    device_cards_find(&cards);
+    for (int i = 0; i < cards.count; i++) {
+        if (strcmp(cards.items[i].id, device) != 0) continue;
+        *out = cards.items[i];
+        return true;
+    }
+    snprintf(missing, size, "%s is not here%s%s; name a card or set memory.cap", device,
+             cards.problem.status ? ": " : "", cards.problem.status ? cards.problem.text : "");
+    return false;
+}
+
+static void use_gpu(struct estimate_place *p, const struct spec *spec, enum precision precision) {
+    struct device_card gpu;
+    struct err ignored = {0};
+    const bool here = find_card(spec->device, &gpu, p->missing, sizeof p->missing);
+    p->capacity = spec->memory.cap.bytes;
+    if (p->capacity) p->from = "memory.cap";
+    if (!here) return;
+    const struct card *const card = card_find(gpu.name);
+    place_named(p, gpu.name);
+    if (rates_recall(&p->rates, gpu.name, precision, &ignored) != STATUS_OK) {
+        p->rates = card ? card_rates(card, precision) : (struct rates){0};
+    }
+    p->overhead = ASSUMED_OVERHEAD_BYTES;
+    if (gpu.free_bytes < 0) return;
+    const int64_t there = gpu.free_bytes - p->overhead;
+    const int64_t cap = spec_cap_bytes(&spec->memory.cap, gpu.total_bytes);
+    p->capacity = cap > 0 && cap < there ? cap : there;
+    p->from = cap > 0 && cap < there ? "memory.cap" : "device";
+}
+
+static enum status use_processor(struct estimate_place *p, const struct spec *spec,
+                                 const struct device_options *options, struct err *e) {
+    struct device *device = NULL;
+    struct err ignored = {0};
+    TRY(device_open(&device, spec->device, options, e));
+    place_named(p, device->detail);
+    if (rates_recall(&p->rates, device->detail, device->precision, &ignored) != STATUS_OK)
+        p->rates = (struct rates){0};
+    const enum status status = session_capacity(device, &spec->memory.cap, &p->capacity, e);
+    p->from = spec_cap_bytes(&spec->memory.cap, device->total_bytes) ? "memory.cap" : "device";
+    device_close(device);
+    return status;
+}
+
+enum status estimate_place_find(struct estimate_place *p, const struct spec *spec,
+                                const struct device_options *options, const char *card,
+                                struct err *e) {
+    *p = (struct estimate_place){.overhead = -1};
+    place_named(p, spec->device);
+    if (card) return use_card(p, spec, card, options->precision, e);
+    if (!str_starts_with(spec->device, "cuda")) return use_processor(p, spec, options, e);
+    use_gpu(p, spec, options->precision);
+    return STATUS_OK;
+}
+
+double estimate_step_seconds(const struct plan *plan, const struct rates *rates) {
+    if (rates->counts[WORK_PRODUCT] == 0) return 0;
+    const struct device_work work = plan_step_work(plan);
+    return cost_seconds(&work, rates, NULL);
+}
+
+static void add_verdict(cJSON *json, const struct plan *plan, const struct estimate_place *p) {
+    const int64_t needed = plan_need(plan);
+    char a[24], b[24], c[24], *text = NULL;
+    cJSON *const verdict = cJSON_AddObjectToObject(json, "verdict");
+    if (p->capacity <= 0) {
+        cJSON_AddNullToObject(verdict, "fits");
+        cJSON_AddNullToObject(verdict, "spare_bytes");
+        text = str_format("it needs %s; whether that fits is not known: %s", str_bytes(needed, a),
+                          p->missing);
+    } else {
+        const int64_t spare = p->capacity - needed;
+        json_add_bool(verdict, "fits", spare >= 0);
+        json_add_i64(verdict, "spare_bytes", spare);
+        text = str_format(spare >= 0 ? "fits: it needs %s, %s are there, %s to spare"
+                                     : "does not fit: it needs %s, %s are there, %s too much",
+                          str_bytes(needed, a), str_bytes(p->capacity, b),
+                          str_bytes(spare >= 0 ? spare : -spare, c));
+    }
+    json_add_string(verdict, "text", text);
+    json_add_string(verdict, "capacity_from", p->from);
+    json_add_string(verdict, "device", p->name);
+    mem_free(text);
+}
+
+static void add_when(cJSON *json, const struct plan *plan) {
+    cJSON *const when = cJSON_AddObjectToObject(json, "when");
+    json_add_string(when, "part", plan_part_name(plan->peak_part));
+    json_add_string(when, "phase", phase_name(plan->stats.peak_phase));
+    json_add_i64(when, "tokens", plan->peak_shape.tokens);
+    json_add_i64(when, "trained_tokens", plan->peak_shape.trained);
+    json_add_i64(when, "documents", plan->peak_shape.segments);
+    json_add_i64(when, "longest", plan->peak_shape.max_seqlen);
+}
+
+static void add_beside(cJSON *json, const struct plan *plan, const struct estimate_place *p) {
+    cJSON *const overhead = cJSON_AddObjectToObject(json, "overhead");
+    if (p->overhead < 0) {
+        cJSON_AddNullToObject(overhead, "bytes");
+    } else {
+        json_add_i64(overhead, "bytes", p->overhead);
+    }
+    json_add_string(overhead, "from",
+                    p->overhead < 0        ? "unknown"
+                    : p->overhead_measured ? "measured"
+                                           : "assumed");
+    cJSON *const host = cJSON_AddObjectToObject(json, "host");
+    json_add_i64(host, "staging_load_bytes", plan->staged_load);
+    json_add_i64(host, "staging_train_bytes", plan->staged_train);
+}
+
+static void add_classes(cJSON *time, const double by_class[WORK_CLASS_COUNT]) {
+    cJSON *const classes = cJSON_AddObjectToObject(time, "seconds_by_class");
+    for (int i = 0; i < WORK_CLASS_COUNT; i++) {
+        json_add_number(classes, work_class_name((enum work_class)i), by_class[i]);
+    }
+}
+
+static void add_time(cJSON *json, const struct plan *plan, const struct estimate_place *p,
+                     int64_t total_steps) {
+    const struct device_work work = plan_step_work(plan);
+    cJSON *const time = cJSON_AddObjectToObject(json, "time");
+    json_add_number(time, "flops_per_step", cost_flops(&work));
+    json_add_number(time, "tokens_per_step", plan->tokens_per_step);
+    json_add_number(time, "micro_batches_per_step", plan->micros_per_step);
+    if (p->rates.counts[WORK_PRODUCT] == 0) {
+        cJSON_AddNullToObject(time, "seconds_per_step");
+        json_add_string(time, "rates", "unknown");
+        return;
+    }
+    double by_class[WORK_CLASS_COUNT];
+    const double seconds = cost_seconds(&work, &p->rates, by_class);
+    json_add_number(time, "seconds_per_step", seconds);
+    json_add_number(time, "tokens_per_second", plan->tokens_per_step / seconds);
+    if (total_steps > 0) json_add_number(time, "seconds_total", seconds * (double)total_steps);
+    json_add_string(time, "rates", p->rates.measured ? "measured" : "published");
+    json_add_string(time, "rates_of", p->rates.name);
+    add_classes(time, by_class);
+}
+
+void estimate_add(cJSON *json, const struct plan *plan, const struct estimate_place *p,
+                  int64_t total_steps) {
+    add_verdict(json, plan, p);
+    add_when(json, plan);
+    add_beside(json, plan, p);
+    add_time(json, plan, p, total_steps);
+}

@@ -1,0 +1,207 @@
+/* plan_ask.c - a run up to the point where it would need a device, and what is known then.
+ *
+ * A job's plan makes the same calls as its run, in the same order. A question goes the same way as
+ * far as its model folder allows: a folder without weights is planned from its config.json, a model
+ * that is known by name from the catalog, a spec without data (or a model without a tokenizer) with
+ * full rows of max_length; the answer says which. */
+#include "engine/train/plan_ask.h"
+
+#include <string.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/model/catalog.h"
+#include "engine/train/corpus_report.h"
+#include "engine/train/estimate.h"
+#include "engine/train/measure.h"
+#include "engine/train/run_parts.h"
+
+enum { SPEC_BYTES_MAX = 1 << 20 };
+
+struct question {
+    const char *spec_path, *folder, *card;
+    bool measure;
+    struct run *run;
+    const char *model_from, *weights, *data; /* words of the answer */
+    bool has_corpus;
+    struct estimate_place place;
+};
+
+static enum status read_args(struct question *q, char **args, struct err *e) {
+    for (; args[0]; args++) {
+        if (strcmp(args[0], "--measure") == 0) {
+            q->measure = true;
+        } else if (strcmp(args[0], "--card") == 0) {
+            FAIL_IF(!args[1], STATUS_INVALID, "--card needs the name of a card, such as h100-80gb");
+            q->card = *++args;
+        } else if (str_starts_with(args[0], "--")) {
+            return err_set(e, STATUS_INVALID,
+                           "plan: %.80s is not known; known are --card, --measure", args[0]);
+        } else if (!q->spec_path) {
+            q->spec_path = args[0];
+        } else if (!q->folder) {
+            q->folder = args[0];
+        } else {
+            return err_set(e, STATUS_INVALID, "plan: %.80s is one argument too many", args[0]);
+        }
+    }
+    FAIL_IF(!q->spec_path, STATUS_INVALID, "plan: name a file with a run spec");
+    return STATUS_OK;
+}
+
+/* The same as for a run: every refusal included. */
+static enum status plan_job(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    TRY(event_log_open(&r->log, q->folder, 0, e));
+    TRY(run_read_spec(r, q->spec_path, e));
+    TRY(run_read_corpus(r, e));
+    q->model_from = "folder";
+    q->weights = "there";
+    q->data = "files";
+    q->has_corpus = true;
+    return run_make_plan(r, e);
+}
+
+static enum status load_spec(struct spec *spec, const char *path, struct err *e) {
+    cJSON *object = NULL;
+    TRY(json_read_file(path, SPEC_BYTES_MAX, &object, e));
+    enum status status = spec_parse_question(spec, object, e);
+    cJSON_Delete(object);
+    if (status != STATUS_OK) return err_prefix(e, "%s", path);
+    return spec->created_at ? STATUS_OK : file_modified(path, &spec->created_at, e);
+}
+
+/* A folder with any weights must have the right ones. */
+static enum status look_at_weights(struct question *q, struct err *e) {
+    const struct run *const r = q->run;
+    struct st_set set = {0};
+    struct err absent = {0};
+    enum status status = st_open_folder(&set, r->spec.model, &absent);
+    q->weights = status == STATUS_OK ? "there" : "missing";
+    if (status == STATUS_NOT_FOUND) {
+        status = STATUS_OK;
+    } else if (status != STATUS_OK) {
+        *e = absent;
+    } else {
+        status = weights_check(&r->config, &set, e);
+    }
+    st_close(&set);
+    return status;
+}
+
+static enum status find_model(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    q->model_from = "catalog";
+    q->weights = "missing";
+    if (!file_is_folder(r->spec.model)) return catalog_load(&r->config, r->spec.model, e);
+    q->model_from = "folder";
+    TRY(model_config_load(&r->config, r->spec.model, e));
+    return look_at_weights(q, e);
+}
+
+static bool has_tokenizer(const struct question *q) {
+    char *const path = file_join(q->run->spec.model, "tokenizer.json");
+    const bool there = file_exists(path);
+    mem_free(path);
+    return there;
+}
+
+/* Full rows instead of data. */
+static enum status plan_full_rows(struct run *r, struct err *e) {
+    struct batch_shapes *const train = mem_new(1, sizeof *train), *const eval =
+                                                                      mem_new(1, sizeof *eval);
+    const struct batch_options options = corpus_batch_options(&r->spec, 0, false);
+    const struct batch_options eval_options = corpus_batch_options(&r->spec, 0, true);
+    shapes_full(train, &options);
+    shapes_full(eval, &eval_options);
+    const struct plan_request request = {.config = &r->config,
+                                         .options = &r->options,
+                                         .spec = &r->spec,
+                                         .layout = &r->layout,
+                                         .train = train,
+                                         .eval = r->spec.data.eval_files.count > 0 ? eval : NULL};
+    const enum status status = plan_make(&r->plan, &request, e);
+    mem_free(train);
+    mem_free(eval);
+    return status;
+}
+
+static enum status plan_question(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    TRY(load_spec(&r->spec, q->spec_path, e));
+    TRY(find_model(q, e));
+    TRY(session_options_read(&r->options, &r->spec, e));
+    r->layout = layout_of_spec(&r->spec, &r->config);
+    q->has_corpus = r->spec.data.train_files.count > 0 && has_tokenizer(q);
+    q->data = q->has_corpus ? "files" : "full rows";
+    if (!q->has_corpus) return plan_full_rows(r, e);
+    TRY(run_read_corpus(r, e));
+    return run_make_plan(r, e);
+}
+
+static enum status measure_here(const struct question *q, struct err *e) {
+    struct device *device = NULL;
+    struct rates rates;
+    TRY(device_open(&device, q->run->spec.device, &q->run->options.device, e));
+    enum status status = rates_measure(&rates, device, e);
+    if (status == STATUS_OK) status = rates_keep(&rates, device->precision, e);
+    device_close(device);
+    return status;
+}
+
+static void add_corpus(cJSON *json, const struct run *r) {
+    const struct corpus *const corpus = &r->corpus;
+    const struct dataset_counts *const c = &corpus->train.counts;
+    json_add_i64(json, "total_steps", corpus->total_steps);
+    json_add_i64(json, "steps_per_epoch", corpus->batcher.steps_per_epoch);
+    json_add_i64(json, "rows", c->rows);
+    json_add_i64(json, "samples", c->samples);
+    json_add_i64(json, "tokens", c->tokens);
+    json_add_i64(json, "trained_tokens", c->trained_tokens);
+    json_add_string(json, "format", data_format_name(corpus->train.format));
+    cJSON_AddItemToObject(json, "counts", report_counts(c, &r->spec.data.train_files));
+    if (corpus->has_eval)
+        cJSON_AddItemToObject(json, "eval_counts",
+                              report_counts(&corpus->eval.counts, &r->spec.data.eval_files));
+    cJSON_AddItemToObject(json, "warnings", report_lines(tokenizer_warnings(corpus->tokenizer)));
+}
+
+/* A plan for a GPU can be made anywhere; a job must have its device, or a cap. */
+static enum status find_place(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    TRY(estimate_place_find(&q->place, &r->spec, &r->options.device, q->card, e));
+    if (!q->folder || r->spec.memory.cap.bytes > 0) return STATUS_OK;
+    struct device *device = NULL;
+    TRY(device_open(&device, r->spec.device, &r->options.device, e));
+    const enum status status = session_capacity(device, &r->spec.memory.cap, &q->place.capacity, e);
+    device_close(device);
+    return status;
+}
+
+static cJSON *answer(const struct question *q) {
+    const struct run *const r = q->run;
+    cJSON *const json = plan_to_json(&r->plan, q->place.capacity);
+    json_add_string(json, "model_from", q->model_from);
+    json_add_string(json, "weights", q->weights);
+    json_add_string(json, "data_from", q->data);
+    estimate_add(json, &r->plan, &q->place, q->has_corpus ? r->corpus.total_steps : 0);
+    if (q->has_corpus) add_corpus(json, r);
+    cJSON_AddItemToObject(json, "layout", layout_to_json(&r->layout));
+    cJSON_AddItemToObject(json, "spec", spec_to_json(&r->spec));
+    return json;
+}
+
+enum status plan_ask(char **args, cJSON **out, struct err *e) {
+    struct run *const r = mem_new(1, sizeof *r);
+    struct question q = {.run = r};
+    enum status status = STATUS_OK;
+    GUARD(read_args(&q, args, e));
+    GUARD(q.folder ? plan_job(&q, e) : plan_question(&q, e));
+    if (q.measure) GUARD(measure_here(&q, e));
+    GUARD(find_place(&q, e));
+    *out = answer(&q);
+done:
+    run_close(r);
+    mem_free(r);
+    return status;
+}
