@@ -19,8 +19,8 @@
  *               others (anybody else's), host_used, host_pinned, host_total (bytes; null: unknown),
  *               categories{weights, adapters, gradients, optimizer, activations, workspace,
  *               communication, staging} at `peak`, step_categories{} at `step_peak`,
- *               categories_now{}, phases{load: {peak, categories{}}, ...}. On the CPU the device is
- *               the host's memory.
+ *               categories_now{}, phases{load: {peak, categories{}}, ...}, allocator{counters of
+ *               engine/memory/arena.h}. On the CPU the device is the host's memory.
  *   holdings    step, groups[] {name: embedding | attention | mlp | norms | head | adapters,
  *               parameters, trained, weights, gradients, master, optimizer: dtype or null,
  *               bytes{the same four}}: after loading and after a remedy

@@ -541,6 +541,8 @@ void arena_enter(struct arena *arena, enum phase phase) {
 void arena_get_stats(const struct arena *arena, struct arena_stats *stats) {
     *stats = arena->stats;
     stats->largest_free_block = largest_free(arena);
+    const struct arena_block *const tail = free_tail(arena);
+    stats->non_releasable = stats->reserved - stats->allocated - (tail ? tail->bytes : 0);
 }
 
 uint64_t arena_fingerprint(const struct arena *arena) {

@@ -74,6 +74,7 @@ struct arena_stats {
     int64_t allocated_total; /* of all allocations so far; freed: this - allocated */
     int64_t reserved_total;  /* of all backing so far */
     int64_t largest_free_block; /* inside what is reserved */
+    int64_t non_releasable;     /* free, but below a live block: arena_trim cannot give it back */
     int64_t by_category[CATEGORY_COUNT];
     int64_t category_peak[CATEGORY_COUNT]; /* each category's own peak */
     int64_t at_peak[CATEGORY_COUNT];       /* the categories at the moment of allocated_peak */

@@ -63,6 +63,22 @@ static void add_arena(cJSON *json, const struct arena_stats *stats) {
     json_add_i64(json, "capacity", stats->capacity);
 }
 
+/* The counters of the classic summary that the other fields do not tell (engine/memory/summary.h).
+ */
+static void add_allocator(cJSON *json, const struct arena_stats *s) {
+    cJSON *const a = cJSON_AddObjectToObject(json, "allocator");
+    json_add_i64(a, "requested", s->requested);
+    json_add_i64(a, "requested_peak", s->requested_peak);
+    json_add_i64(a, "reserved_peak", s->reserved_peak);
+    json_add_i64(a, "allocated_total", s->allocated_total);
+    json_add_i64(a, "reserved_total", s->reserved_total);
+    json_add_i64(a, "non_releasable", s->non_releasable);
+    json_add_i64(a, "live", s->live);
+    json_add_i64(a, "live_peak", s->live_peak);
+    json_add_i64(a, "live_total", s->live_total);
+    json_add_i64(a, "failures", s->failures);
+}
+
 static void add_device(cJSON *json, const struct device_view *view) {
     add_known(json, "device_used", view->used);
     add_known(json, "device_total", view->total);
@@ -82,6 +98,7 @@ enum status report_memory(struct event_log *log, struct session *s, const struct
     add_arena(fields, &stats);
     add_known(fields, "cap", r->cap > 0 ? r->cap : -1);
     add_device(fields, &view);
+    add_allocator(fields, &stats);
     add_known(fields, "host_used", host_resident());
     json_add_i64(fields, "host_pinned", s->space.host_bytes);
     add_known(fields, "host_total", host_memory().total);

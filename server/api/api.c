@@ -29,6 +29,7 @@ static const struct http_route ROUTES[] = {
     {"GET", JOBS "/:id/checkpoints", api_jobs_checkpoints, BODY_NONE, false},
     {"GET", JOBS "/:id/stream", api_jobs_stream, BODY_NONE, false},
     {"GET", JOBS "/:id/metrics", api_jobs_metrics, BODY_NONE, false},
+    {"GET", JOBS "/:id/memory", api_jobs_memory, BODY_NONE, false},
     {"GET", JOBS "/:id/log", api_jobs_log, BODY_NONE, false},
     {"GET", JOBS "/:id/adapter", api_jobs_adapter, BODY_NONE, false},
     {"GET", "/v1/models", api_models_list, BODY_NONE, false},

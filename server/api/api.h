@@ -48,6 +48,8 @@ enum status api_jobs_stream(void *context, struct http_request *q, struct http_r
                             struct err *e);
 enum status api_jobs_metrics(void *context, struct http_request *q, struct http_reply *r,
                              struct err *e);
+enum status api_jobs_memory(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
 enum status api_jobs_log(void *context, struct http_request *q, struct http_reply *r,
                          struct err *e);
 enum status api_jobs_adapter(void *context, struct http_request *q, struct http_reply *r,

@@ -132,25 +132,32 @@ static enum status write_steps(struct store *store, const struct job_row *job,
     return status;
 }
 
-enum { MEMORY_COLUMNS = 6 };
-static const char *const MEMORY_NAMES[MEMORY_COLUMNS] = {"step",     "time_ms", "allocated",
-                                                         "reserved", "peak",    "capacity"};
-
-/* Memory is thinned by whole rows: of each bucket the one with the highest peak and the one with
- * the highest allocation. */
+/* Memory is thinned by whole rows: of each bucket the one with the highest peak of a step and the
+ * one with the highest allocation. Ranks come one after the other, each an object of its own; rank
+ * 0 is the member `memory`, and holds the others in `ranks`. */
 struct memory {
     struct step_span span;
-    int64_t buckets, present;
+    int64_t buckets, present, rank;
     struct memory_row peak, allocated;
     bool set;
-    struct str columns[MEMORY_COLUMNS], categories[MEMORY_CATEGORIES];
+    struct str step, time_ms, columns[MEMORY_VALUES], categories[MEMORY_CATEGORIES];
+    struct str first, others; /* the finished objects: of rank 0, of the rest with commas between */
 };
 
+/* Whole bytes: as a double with nine digits they would not come back the same. */
+static void append_known(struct str *column, int64_t value) {
+    if (value >= 0) {
+        append_integer(column, value);
+    } else {
+        append_number(column, NAN);
+    }
+}
+
 static void write_memory_row(struct memory *m, const struct memory_row *row) {
-    const int64_t values[MEMORY_COLUMNS] = {row->step,     row->time_ms, row->allocated,
-                                            row->reserved, row->peak,    row->capacity};
-    for (int i = 0; i < MEMORY_COLUMNS; i++) {
-        append_integer(&m->columns[i], values[i]);
+    append_integer(&m->step, row->step);
+    append_integer(&m->time_ms, row->time_ms);
+    for (int i = 0; i < MEMORY_VALUES; i++) {
+        append_known(&m->columns[i], row->values[i]);
     }
     for (int i = 0; i < MEMORY_CATEGORIES; i++) {
         append_integer(&m->categories[i], row->categories[i]);
@@ -166,16 +173,57 @@ static void flush_memory(struct memory *m) {
     m->set = false;
 }
 
+/* The columns of the present rank become an object without its closing brace. */
+static void finish_rank(struct memory *m) {
+    flush_memory(m);
+    struct str *const out = m->rank == 0 ? &m->first : &m->others;
+    if (out->len) str_append_char(out, ',');
+    str_appendf(out, "{\"rank\":%lld,", (long long)m->rank);
+    append_column(out, "step", &m->step, true);
+    append_column(out, "time_ms", &m->time_ms, false);
+    str_clear(&m->step);
+    str_clear(&m->time_ms);
+    for (int i = 0; i < MEMORY_VALUES; i++) {
+        append_column(out, memory_value_name((enum memory_value)i), &m->columns[i], false);
+        str_clear(&m->columns[i]);
+    }
+    str_append(out, ",\"categories\":{");
+    for (int i = 0; i < MEMORY_CATEGORIES; i++) {
+        append_column(out, memory_category_name(i), &m->categories[i], i == 0);
+        str_clear(&m->categories[i]);
+    }
+    str_append(out, m->rank == 0 ? "}" : "}}");
+}
+
 static void see_memory(const struct memory_row *row, void *context) {
     struct memory *const m = context;
+    if (row->rank != m->rank) {
+        finish_rank(m);
+        m->rank = row->rank;
+        m->present = -1;
+    }
     const int64_t width = m->span.to - m->span.from + 1;
     const int64_t index =
         (int64_t)((double)(row->step - m->span.from) / (double)width * (double)m->buckets);
     if (index != m->present) flush_memory(m);
     m->present = index;
-    if (!m->set || row->peak > m->peak.peak) m->peak = *row;
-    if (!m->set || row->allocated > m->allocated.allocated) m->allocated = *row;
+    const enum memory_value peak = MEMORY_STEP_PEAK, held = MEMORY_ALLOCATED;
+    if (!m->set || row->values[peak] > m->peak.values[peak]) m->peak = *row;
+    if (!m->set || row->values[held] > m->allocated.values[held]) m->allocated = *row;
     m->set = true;
+}
+
+static void memory_release(struct memory *m) {
+    str_release(&m->step);
+    str_release(&m->time_ms);
+    for (int i = 0; i < MEMORY_VALUES; i++) {
+        str_release(&m->columns[i]);
+    }
+    for (int i = 0; i < MEMORY_CATEGORIES; i++) {
+        str_release(&m->categories[i]);
+    }
+    str_release(&m->first);
+    str_release(&m->others);
 }
 
 static enum status write_memory(struct store *store, const struct job_row *job,
@@ -190,18 +238,11 @@ static enum status write_memory(struct store *store, const struct job_row *job,
     const enum status status = empty ? STATUS_OK
                                      : store_memory_scan(store, job->number, m.span,
                                                          (struct memory_seer){see_memory, &m}, e);
-    flush_memory(&m);
-    str_append(out, ",\"memory\":{");
-    for (int i = 0; i < MEMORY_COLUMNS; i++) {
-        append_column(out, MEMORY_NAMES[i], &m.columns[i], i == 0);
-        str_release(&m.columns[i]);
-    }
-    str_append(out, ",\"categories\":{");
-    for (int i = 0; i < MEMORY_CATEGORIES; i++) {
-        append_column(out, memory_category_name(i), &m.categories[i], i == 0);
-        str_release(&m.categories[i]);
-    }
-    str_append(out, "}}");
+    finish_rank(&m);
+    str_append(out, ",\"memory\":");
+    str_append(out, str_text(&m.first));
+    str_appendf(out, ",\"ranks\":[%s]}", str_text(&m.others));
+    memory_release(&m);
     return status;
 }
 

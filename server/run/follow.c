@@ -102,21 +102,36 @@ static enum status take_step(struct store *store, struct job_row *job, const cJS
     return store_step_put(store, job->number, &row, e);
 }
 
+/* What GET .../memory shows of a rank without reading the stream. */
+static enum status take_latest(struct store *store, struct job_row *job, const cJSON *event,
+                               struct err *e) {
+    struct str text = {0};
+    json_append(&text, event);
+    const struct latest_row row = {.rank = get_i64(event, "rank"),
+                                   .time_ms = get_i64(event, "time_ms"),
+                                   .kind = get_text(event, "kind"),
+                                   .data = str_text(&text)};
+    const enum status status = store_latest_put(store, job->number, &row, e);
+    str_release(&text);
+    return status;
+}
+
 static enum status take_memory(struct store *store, struct job_row *job, const cJSON *event,
                                struct err *e) {
-    struct memory_row row = {
-        .step = get_i64(event, "step"),
-        .time_ms = get_i64(event, "time_ms"),
-        .allocated = get_i64(event, "allocated"),
-        .reserved = get_i64(event, "reserved"),
-        .peak = get_i64(event, "peak"),
-        .capacity = get_i64(event, "capacity"),
-    };
-    const cJSON *const categories = json_member(event, "categories");
+    struct memory_row row = {.rank = get_i64(event, "rank"),
+                             .step = get_i64(event, "step"),
+                             .time_ms = get_i64(event, "time_ms")};
+    for (int i = 0; i < MEMORY_VALUES; i++) {
+        const double bytes = get_f64(event, memory_value_name((enum memory_value)i));
+        row.values[i] = isfinite(bytes) ? (int64_t)bytes : -1;
+    }
+    const cJSON *const of_step = json_member(event, "step_categories");
+    const cJSON *const categories = of_step ? of_step : json_member(event, "categories");
     for (int i = 0; i < MEMORY_CATEGORIES; i++) {
         row.categories[i] = get_i64(categories, memory_category_name(i));
     }
-    row_json(&job->memory, event);
+    if (row.rank == 0) row_json(&job->memory, event);
+    TRY(take_latest(store, job, event, e));
     return store_memory_put(store, job->number, &row, e);
 }
 
@@ -164,11 +179,12 @@ static enum status take_end(struct store *store, struct job_row *job, const cJSO
 typedef enum status take(struct store *store, struct job_row *job, const cJSON *event,
                          struct err *e);
 static take *const TAKERS[EVENT_KIND_COUNT] = {
-    [EVENT_START] = take_start,   [EVENT_PHASE] = take_phase,
-    [EVENT_STEP] = take_step,     [EVENT_MEMORY] = take_memory,
-    [EVENT_EVAL] = take_eval,     [EVENT_CHECKPOINT] = take_checkpoint,
-    [EVENT_SAMPLE] = take_sample, [EVENT_ERROR] = take_end,
-    [EVENT_DONE] = take_end,      [EVENT_PROGRESS] = take_progress,
+    [EVENT_START] = take_start,     [EVENT_PHASE] = take_phase,
+    [EVENT_STEP] = take_step,       [EVENT_MEMORY] = take_memory,
+    [EVENT_EVAL] = take_eval,       [EVENT_CHECKPOINT] = take_checkpoint,
+    [EVENT_SAMPLE] = take_sample,   [EVENT_ERROR] = take_end,
+    [EVENT_DONE] = take_end,        [EVENT_OOM] = take_latest,
+    [EVENT_HOLDINGS] = take_latest, [EVENT_PROGRESS] = take_progress,
 };
 
 static enum status take_event(struct store *store, struct job_row *job, const cJSON *event,

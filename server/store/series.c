@@ -13,6 +13,25 @@ static const char *const CATEGORIES[MEMORY_CATEGORIES] = {
     "activations", "workspace", "communication", "staging",
 };
 
+static const char *const VALUES[MEMORY_VALUES] = {
+    [MEMORY_ALLOCATED] = "allocated",
+    [MEMORY_RESERVED] = "reserved",
+    [MEMORY_PEAK] = "peak",
+    [MEMORY_STEP_PEAK] = "step_peak",
+    [MEMORY_CAPACITY] = "capacity",
+    [MEMORY_LARGEST_FREE] = "largest_free_block",
+    [MEMORY_OVERHEAD] = "overhead",
+    [MEMORY_OTHERS] = "others",
+    [MEMORY_DEVICE_USED] = "device_used",
+    [MEMORY_DEVICE_TOTAL] = "device_total",
+    [MEMORY_HOST_USED] = "host_used",
+};
+
+const char *memory_value_name(enum memory_value value) {
+    ASSERT(value < MEMORY_VALUES);
+    return VALUES[value];
+}
+
 const char *memory_category_name(int index) {
     ASSERT(index >= 0 && index < MEMORY_CATEGORIES);
     return CATEGORIES[index];
@@ -140,16 +159,42 @@ enum status store_step_put(struct store *store, int64_t job, const struct step_r
 enum status store_memory_put(struct store *store, int64_t job, const struct memory_row *row,
                              struct err *e) {
     struct db_query q = lock_and_query(store, SQL_MEMORY_PUT, job);
+    db_bind_i64(&q, row->rank);
     db_bind_i64(&q, row->step);
     db_bind_i64(&q, row->time_ms);
-    db_bind_i64(&q, row->allocated);
-    db_bind_i64(&q, row->reserved);
-    db_bind_i64(&q, row->peak);
-    db_bind_i64(&q, row->capacity);
+    for (int i = 0; i < MEMORY_VALUES; i++) {
+        db_bind_i64(&q, row->values[i]);
+    }
     for (int i = 0; i < MEMORY_CATEGORIES; i++) {
         db_bind_i64(&q, row->categories[i]);
     }
     return run_and_unlock(store, &q, e);
+}
+
+enum status store_latest_put(struct store *store, int64_t job, const struct latest_row *row,
+                             struct err *e) {
+    struct db_query q = lock_and_query(store, SQL_LATEST_PUT, job);
+    db_bind_i64(&q, row->rank);
+    db_bind_text(&q, row->kind);
+    db_bind_i64(&q, row->time_ms);
+    db_bind_text(&q, row->data);
+    return run_and_unlock(store, &q, e);
+}
+
+enum status store_latest_scan(struct store *store, int64_t job, struct latest_seer seer,
+                              struct err *e) {
+    bool row = false;
+    enum status status = STATUS_OK;
+    struct db_query q = lock_and_query(store, SQL_LATEST_LIST, job);
+    while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
+        const struct latest_row one = {.rank = db_i64(&q, 0),
+                                       .kind = db_text(&q, 1),
+                                       .time_ms = db_i64(&q, 2),
+                                       .data = db_text(&q, 3)};
+        seer.see(&one, seer.context);
+    }
+    db_unlock(store->db);
+    return status;
 }
 
 enum status store_eval_put(struct store *store, int64_t job, const struct eval_row *row,
@@ -228,15 +273,12 @@ enum status store_memory_scan(struct store *store, int64_t job, struct step_span
     struct db_query q = query_span(store, SQL_MEMORY_SCAN, job, span);
     while ((status = db_step(&q, &row, e)) == STATUS_OK && row) {
         struct memory_row one = {
-            .step = db_i64(&q, 0),
-            .time_ms = db_i64(&q, 1),
-            .allocated = db_i64(&q, 2),
-            .reserved = db_i64(&q, 3),
-            .peak = db_i64(&q, 4),
-            .capacity = db_i64(&q, 5),
-        };
+            .rank = db_i64(&q, 0), .step = db_i64(&q, 1), .time_ms = db_i64(&q, 2)};
+        for (int i = 0; i < MEMORY_VALUES; i++) {
+            one.values[i] = db_text(&q, 3 + i) ? db_i64(&q, 3 + i) : -1;
+        }
         for (int i = 0; i < MEMORY_CATEGORIES; i++) {
-            one.categories[i] = db_i64(&q, 6 + i);
+            one.categories[i] = db_i64(&q, 3 + MEMORY_VALUES + i);
         }
         seer.see(&one, seer.context);
     }

@@ -2,8 +2,8 @@
  *
  * Events have a sequence number per job, counted without gaps from 1; it is the `id:` of the SSE
  * stream. Step and memory events are kept in the stream for the newest EVENTS_KEPT numbers only,
- * their values stay in the series for ever. Series are keyed by (job, step), so that the steps a
- * resumed run repeats replace those of the run that crashed. */
+ * their values stay in the series for ever. Series are keyed by (job, step), memory by (job, rank,
+ * step), so that the steps a resumed run repeats replace those of the run that crashed. */
 #ifndef PLIMSOLL_SERVER_STORE_SERIES_H
 #define PLIMSOLL_SERVER_STORE_SERIES_H
 
@@ -45,14 +45,36 @@ struct step_row {
     int64_t step;
     double loss, grad_norm, learning_rate, tokens_per_second, accuracy;
 };
+/* The numbers of a memory event that make a series, in bytes. */
+enum memory_value {
+    MEMORY_ALLOCATED,
+    MEMORY_RESERVED,
+    MEMORY_PEAK,
+    MEMORY_STEP_PEAK,
+    MEMORY_CAPACITY,
+    MEMORY_LARGEST_FREE,
+    MEMORY_OVERHEAD,
+    MEMORY_OTHERS,
+    MEMORY_DEVICE_USED,
+    MEMORY_DEVICE_TOTAL,
+    MEMORY_HOST_USED,
+    MEMORY_VALUES
+};
+/* As in the event: "allocated", ... */
+const char *memory_value_name(enum memory_value value);
 enum { MEMORY_CATEGORIES = 8 };
 struct memory_row {
-    int64_t step, time_ms;
-    int64_t allocated, reserved, peak, capacity;
-    int64_t categories[MEMORY_CATEGORIES]; /* bytes, in the order of memory_category_name */
+    int64_t rank, step, time_ms;
+    int64_t values[MEMORY_VALUES];         /* -1: unknown */
+    int64_t categories[MEMORY_CATEGORIES]; /* at the step's peak, as memory_category_name */
 };
 /* weights, adapters, gradients, optimizer, activations, workspace, communication, staging. */
 const char *memory_category_name(int index);
+/* The newest event of a kind of a rank. */
+struct latest_row {
+    int64_t rank, time_ms;
+    const char *kind, *data; /* data: JSON */
+};
 struct eval_row {
     int64_t step;
     double loss, accuracy;
@@ -70,6 +92,8 @@ struct checkpoint_row {
 enum status store_step_put(struct store *store, int64_t job, const struct step_row *row,
                            struct err *e);
 enum status store_memory_put(struct store *store, int64_t job, const struct memory_row *row,
+                             struct err *e);
+enum status store_latest_put(struct store *store, int64_t job, const struct latest_row *row,
                              struct err *e);
 enum status store_eval_put(struct store *store, int64_t job, const struct eval_row *row,
                            struct err *e);
@@ -96,6 +120,10 @@ struct memory_seer {
     void (*see)(const struct memory_row *row, void *context);
     void *context;
 };
+struct latest_seer {
+    void (*see)(const struct latest_row *row, void *context);
+    void *context;
+};
 struct eval_seer {
     void (*see)(const struct eval_row *row, void *context);
     void *context;
@@ -110,8 +138,12 @@ struct checkpoint_seer {
 };
 enum status store_step_scan(struct store *store, int64_t job, struct step_span span,
                             struct step_seer seer, struct err *e);
+/* Rank by rank, each in rising order of steps. */
 enum status store_memory_scan(struct store *store, int64_t job, struct step_span span,
                               struct memory_seer seer, struct err *e);
+/* By rank, then kind. */
+enum status store_latest_scan(struct store *store, int64_t job, struct latest_seer seer,
+                              struct err *e);
 enum status store_eval_scan(struct store *store, int64_t job, struct step_span span,
                             struct eval_seer seer, struct err *e);
 /* The newest `limit` samples, rising. */

@@ -15,6 +15,11 @@
 
 #define SQL_FILE_COLUMNS "number,id,created_at,filename,purpose,bytes,status,details,report,path"
 
+/* In the order of memory_value_name. */
+#define SQL_MEMORY_VALUES                                                                          \
+    "allocated,reserved,peak,step_peak,capacity,largest_free_block,overhead,others,device_used,"   \
+    "device_total,host_used"
+
 #define SQL_STATEMENTS(X)                                                                          \
     X(SQL_FILE_INSERT, "INSERT OR REPLACE INTO "                                                   \
                        "files(id,created_at,filename,purpose,bytes,status,details,report,path)"    \
@@ -79,15 +84,18 @@
       "SELECT step,loss,grad_norm,learning_rate,tokens_per_second,accuracy FROM steps"             \
       " WHERE job=? AND step>=? AND step<=? ORDER BY step")                                        \
     X(SQL_MEMORY_PUT,                                                                              \
-      "INSERT OR REPLACE INTO memory(job,step,time_ms,allocated,reserved,peak,capacity,weights,"   \
-      "adapters,gradients,optimizer,activations,workspace,communication,staging)"                  \
-      " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")                                                    \
+      "INSERT OR REPLACE INTO memory(job,rank,step,time_ms," SQL_MEMORY_VALUES ","                 \
+      "weights,adapters,gradients,optimizer,activations,workspace,communication,staging)"          \
+      " VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)")                                    \
     X(SQL_MEMORY_RANGE,                                                                            \
       "SELECT min(step),max(step) FROM memory WHERE job=?1 AND step>=?2 AND step<=?3")             \
     X(SQL_MEMORY_SCAN,                                                                             \
-      "SELECT step,time_ms,allocated,reserved,peak,capacity,weights,adapters,gradients,optimizer," \
+      "SELECT rank,step,time_ms," SQL_MEMORY_VALUES ",weights,adapters,gradients,optimizer,"       \
       "activations,workspace,communication,staging FROM memory"                                    \
-      " WHERE job=? AND step>=? AND step<=? ORDER BY step")                                        \
+      " WHERE job=? AND step>=? AND step<=? ORDER BY rank,step")                                   \
+    X(SQL_LATEST_PUT,                                                                              \
+      "INSERT OR REPLACE INTO latest(job,rank,kind,time_ms,data) VALUES(?,?,?,?,?)")               \
+    X(SQL_LATEST_LIST, "SELECT rank,kind,time_ms,data FROM latest WHERE job=? ORDER BY rank,kind") \
     X(SQL_EVAL_PUT, "INSERT OR REPLACE INTO evals(job,step,loss,accuracy) VALUES(?,?,?,?)")        \
     X(SQL_EVAL_LIST,                                                                               \
       "SELECT step,loss,accuracy FROM evals WHERE job=? AND step>=? AND step<=? ORDER BY step")    \
@@ -146,5 +154,22 @@ enum sql_name { SQL_STATEMENTS(SQL_NAME) SQL_COUNT };
     "CREATE TABLE checkpoints(job INTEGER NOT NULL,step INTEGER NOT NULL,"                         \
     " created_at INTEGER NOT NULL,path TEXT NOT NULL,PRIMARY KEY(job,step)) WITHOUT ROWID;"        \
     "CREATE TABLE inspections(path TEXT PRIMARY KEY,stamp TEXT NOT NULL,report TEXT NOT NULL);"
+
+/* Memory by rank, with what else is on the device; and the newest event of a kind of each rank. */
+#define SQL_MIGRATION_2                                                                            \
+    "ALTER TABLE memory RENAME TO memory_1;"                                                       \
+    "CREATE TABLE memory(job INTEGER NOT NULL,rank INTEGER NOT NULL,step INTEGER NOT NULL,"        \
+    " time_ms INTEGER,allocated INTEGER,reserved INTEGER,peak INTEGER,step_peak INTEGER,"          \
+    " capacity INTEGER,largest_free_block INTEGER,overhead INTEGER,others INTEGER,"                \
+    " device_used INTEGER,device_total INTEGER,host_used INTEGER,"                                 \
+    " weights INTEGER,adapters INTEGER,gradients INTEGER,optimizer INTEGER,activations INTEGER,"   \
+    " workspace INTEGER,communication INTEGER,staging INTEGER,"                                    \
+    " PRIMARY KEY(job,rank,step)) WITHOUT ROWID;"                                                  \
+    "INSERT INTO memory SELECT job,0,step,time_ms,allocated,reserved,peak,peak,capacity,"          \
+    " NULL,NULL,NULL,NULL,NULL,NULL,weights,adapters,gradients,optimizer,activations,workspace,"   \
+    " communication,staging FROM memory_1;"                                                        \
+    "DROP TABLE memory_1;"                                                                         \
+    "CREATE TABLE latest(job INTEGER NOT NULL,rank INTEGER NOT NULL,kind TEXT NOT NULL,"           \
+    " time_ms INTEGER,data TEXT NOT NULL,PRIMARY KEY(job,rank,kind)) WITHOUT ROWID;"
 
 #endif
