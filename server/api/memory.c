@@ -98,7 +98,7 @@ static void see_latest(const struct latest_row *row, void *context) {
     if (!g->present || g->rank != row->rank) {
         g->present = cJSON_CreateObject();
         g->rank = row->rank;
-        json_add_i64(g->present, "rank", row->rank);
+        json_add_number(g->present, "rank", (double)row->rank); /* it is read again below */
         cJSON_AddItemToArray(g->ranks, g->present);
     }
     cJSON *const event = api_parsed(row->data);
