@@ -140,6 +140,9 @@ static const struct spec_key KEYS[] = {
     KEY_BOOL("activation_offloading", activation_offloading, "false",
              "With gradient_checkpointing: keep what each layer needs in host memory; slower, for "
              "long sequences (GPU)."),
+    KEY_BOOL("optimizer_offloading", optimizer_offloading, "false",
+             "Keep AdamW's two states (8 bytes a trained parameter) in host memory and update them "
+             "slice by slice on the device: the same bits, slower steps."),
     KEY_BOOL("bf16", bf16, "false",
              "Weights and matrix products in bfloat16; on a GPU activations too."),
     KEY_BOOL("fp16", fp16, "false",

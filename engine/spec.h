@@ -77,7 +77,7 @@ struct spec {
     int64_t max_steps; /* 0: by epochs */
     int64_t seed;
     int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
-    bool gradient_checkpointing, activation_offloading;
+    bool gradient_checkpointing, activation_offloading, optimizer_offloading;
     int64_t gradient_checkpointing_layers; /* the first so many; 0: all */
     bool bf16, fp16, tf32, stochastic_rounding, full_determinism, cuda_launch_blocking;
     bool cuda_graphs;

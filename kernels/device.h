@@ -239,7 +239,7 @@ struct adamw_args {
     enum dtype copy_dtype;
     const float *grad_scale; /* one device value: the clip coefficient */
     double lr, beta1, beta2, eps, weight_decay;
-    int64_t step; /* 1 for the first update */
+    int64_t step, first; /* 1 for the first update; the index of element 0, a multiple of 4 */
     uint64_t seed;
 };
 
@@ -422,9 +422,8 @@ struct device_ops {
     void (*stage_free)(struct device *, void *at);
     enum status (*stage_upload)(struct device *, const struct transfer *, struct err *);
     enum status (*stage_wait)(struct device *, int64_t pending, struct err *);
-    /* Copies to and from such memory that run beside the operations. Each begins when everything
-     * asked before it is done. Until copies_wait nothing may write the source or use the
-     * destination. */
+    /* Copies to and from such memory that run beside the operations: see device_stash. Until
+     * copies_wait nothing may write the source or use the destination. */
     enum status (*stash)(struct device *, void *host, const void *from, int64_t bytes,
                          struct err *);
     enum status (*fetch)(struct device *, void *to, const void *host, int64_t bytes, struct err *);
@@ -543,8 +542,8 @@ enum status device_stage_upload(struct device *, const struct transfer *, struct
 enum { STAGE_PENDING_MAX = 15 };
 enum status device_stage_wait(struct device *, int64_t pending, struct err *);
 /* From the device to memory of device_stage_new, and back, beside the operations that are asked for
- * meanwhile; each begins when everything asked before it is done. Until device_copies_wait nothing
- * may write the source or use the destination. */
+ * meanwhile; each begins when everything asked before it is done, a stash does not wait for fetches.
+ * Until device_copies_wait nothing may write the source or use the destination. */
 enum status device_stash(struct device *, void *host, const void *from, int64_t bytes,
                          struct err *);
 enum status device_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);

@@ -85,9 +85,11 @@ static struct stash *new_stash(struct tensor_space *space) {
     return s;
 }
 
-/* Whoever takes the pieces next copies after what is still on its way: all copies are in order. */
+/* Whoever takes the pieces next sends to them: after what is on its way back from them. */
 void stash_release(struct stash *s) {
     if (!s) return;
+    struct err ignored = {0}; /* the device's own error is told by the next operation */
+    if (s->back) (void)device_copies_wait(s->space->device, &ignored);
     struct stash_pool *const pool = s->space->stashes;
     while (s->pieces) {
         struct piece *const piece = s->pieces;

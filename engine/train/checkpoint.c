@@ -15,15 +15,24 @@
 
 enum { STATE_BYTES_MAX = 1 << 16 };
 
+/* One of AdamW's states, wherever it is. */
+static enum status write_state(const struct optimizer *o, int state, struct st_writer *w,
+                               struct err *e) {
+    const struct tensor *const here = state == 0 ? o->exp_avg : o->exp_avg_sq;
+    if (here) return weights_write_tensor(here, ST_F32, w, e);
+    TRY(device_synchronize(o->away.space->device, e));
+    return st_writer_data(w, o->away.host[state], o->away.count * st_dtype_bytes(ST_F32), e);
+}
+
 static enum status save_optimizer(const struct optimizer *o, const char *folder, struct err *e) {
     char *path = file_join(folder, "optimizer.safetensors");
     struct st_writer w = {0};
-    const int64_t shape[] = {tensor_count(o->exp_avg)};
+    const int64_t shape[] = {o->model->flat_count};
     st_writer_declare(&w, "exp_avg", ST_F32, shape, 1);
     st_writer_declare(&w, "exp_avg_sq", ST_F32, shape, 1);
     enum status status = st_writer_begin(&w, path, e);
-    if (status == STATUS_OK) status = weights_write_tensor(o->exp_avg, ST_F32, &w, e);
-    if (status == STATUS_OK) status = weights_write_tensor(o->exp_avg_sq, ST_F32, &w, e);
+    if (status == STATUS_OK) status = write_state(o, 0, &w, e);
+    if (status == STATUS_OK) status = write_state(o, 1, &w, e);
     if (status == STATUS_OK) {
         status = st_writer_commit(&w, e);
     } else {
@@ -139,21 +148,26 @@ enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, st
     return STATUS_OK;
 }
 
-static enum status load_flat(struct tensor *t, const struct st_set *set, const char *name,
-                             struct err *e) {
-    const struct st_tensor *const stored = st_find(set, name);
-    FAIL_IF(!stored || stored->elements != tensor_count(t), STATUS_INVALID,
-            "%s: %s does not have the %lld elements of this model", set->paths[0], name,
-            (long long)tensor_count(t));
-    return weights_read_tensor(stored, t, e);
+static enum status read_state(struct optimizer *o, int state, const struct st_set *set,
+                              struct err *e) {
+    static const char *const NAMES[AWAY_STATES] = {"exp_avg", "exp_avg_sq"};
+    struct tensor *const here = state == 0 ? o->exp_avg : o->exp_avg_sq;
+    const int64_t count = o->model->flat_count;
+    const struct st_tensor *const stored = st_find(set, NAMES[state]);
+    FAIL_IF(!stored || stored->elements != count, STATUS_INVALID,
+            "%s: %s does not have the %lld elements of this model", set->paths[0], NAMES[state],
+            (long long)count);
+    if (here) return weights_read_tensor(stored, here, e);
+    TRY(device_synchronize(o->away.space->device, e));
+    return st_read_f32(stored, 0, count, o->away.host[state], e);
 }
 
 static enum status load_optimizer(struct optimizer *o, const char *folder, struct err *e) {
     char *path = file_join(folder, "optimizer.safetensors");
     struct st_set set = {0};
     enum status status = st_open_file(&set, path, e);
-    if (status == STATUS_OK) status = load_flat(o->exp_avg, &set, "exp_avg", e);
-    if (status == STATUS_OK) status = load_flat(o->exp_avg_sq, &set, "exp_avg_sq", e);
+    if (status == STATUS_OK) status = read_state(o, 0, &set, e);
+    if (status == STATUS_OK) status = read_state(o, 1, &set, e);
     st_close(&set);
     mem_free(path);
     return status;

@@ -33,6 +33,13 @@ static enum status put_scale(struct optimizer *o, struct err *e) {
     return device_upload(o->model->space->device, number(o, NUMBER_SCALE), &scale, sizeof scale, e);
 }
 
+static enum status states_new(struct optimizer *o, struct err *e) {
+    struct tensor_space *const space = o->model->space;
+    const int64_t count = o->model->flat_count;
+    TRY(tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
+    return tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e);
+}
+
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e) {
     *o = (struct optimizer){.options = *options,
@@ -41,22 +48,56 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     struct tensor_space *const space = m->space;
     FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
             "there is nothing to train: the model has no trainable parameter");
-    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
-    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e));
+    if (options->offloading) {
+        TRY(away_open(&o->away, space, m->flat_count, e));
+    } else {
+        TRY(states_new(o, e));
+        TRY(tensor_fill_zero(o->exp_avg, e));
+        TRY(tensor_fill_zero(o->exp_avg_sq, e));
+    }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
     const int64_t scratch =
         o->options.comm ? comm_scratch_bytes(m->flat_count, o->options.comm->world) : 0;
     if (scratch > 0)
         TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
                        CATEGORY_COMMUNICATION, &o->scratch, e));
-    TRY(tensor_fill_zero(o->exp_avg, e));
-    TRY(tensor_fill_zero(o->exp_avg_sq, e));
     TRY(tensor_fill_zero(o->numbers, e));
     return put_scale(o, e);
 }
 
+static enum status send_away(struct optimizer *o, struct err *e) {
+    TRY(away_open(&o->away, o->model->space, o->model->flat_count, e));
+    TRY(away_put(&o->away, 0, tensor_f32(o->exp_avg), e));
+    TRY(away_put(&o->away, 1, tensor_f32(o->exp_avg_sq), e));
+    tensor_drop(&o->exp_avg);
+    tensor_drop(&o->exp_avg_sq);
+    return STATUS_OK;
+}
+
+static enum status call_back(struct optimizer *o, struct err *e) {
+    TRY(states_new(o, e));
+    TRY(away_get(&o->away, 0, tensor_f32(o->exp_avg), e));
+    TRY(away_get(&o->away, 1, tensor_f32(o->exp_avg_sq), e));
+    away_close(&o->away);
+    return STATUS_OK;
+}
+
+enum status optimizer_set_offloading(struct optimizer *o, bool offloading, struct err *e) {
+    if (offloading == !o->exp_avg) return STATUS_OK;
+    const enum status status = offloading ? send_away(o, e) : call_back(o, e);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (offloading) {
+        away_close(&o->away);
+    } else {
+        tensor_drop(&o->exp_avg);
+        tensor_drop(&o->exp_avg_sq);
+    }
+    return status;
+}
+
 void optimizer_release(struct optimizer *o) {
     if (!o) return;
+    away_close(&o->away);
     tensor_drop(&o->exp_avg);
     tensor_drop(&o->exp_avg_sq);
     tensor_drop(&o->numbers);
@@ -102,19 +143,27 @@ static void *at(const struct tensor *t, int64_t first) {
     return (char *)t->data + first * dtype_bytes(t->dtype);
 }
 
-static enum status update(const struct optimizer *o, const struct flat_range *r, double lr,
+/* One AdamW over a part of a range: elements first..first+count of the flat buffers. */
+struct part {
+    const struct flat_range *range;
+    int64_t first, count;
+    float *exp_avg, *exp_avg_sq; /* of its first element */
+};
+
+static enum status update(const struct optimizer *o, const struct part *part, double lr,
                           struct err *e) {
     const struct model *const m = o->model;
+    const struct flat_range *const r = part->range;
     const struct tensor *const params = r->narrow ? m->flat_narrow : m->flat;
     const struct adamw_args args = {
-        .count = r->count,
+        .count = part->count,
         .param_dtype = params->dtype,
         .state_dtype = DTYPE_F32,
-        .param = at(params, r->narrow ? r->first : r->first - m->narrow_count),
-        .grad = at(m->gradients, r->first),
-        .m = at(o->exp_avg, r->first),
-        .v = at(o->exp_avg_sq, r->first),
-        .copy = m->copies && !r->narrow ? at(m->copies, r->first) : NULL,
+        .param = at(params, r->narrow ? part->first : part->first - m->narrow_count),
+        .grad = at(m->gradients, part->first),
+        .m = part->exp_avg,
+        .v = part->exp_avg_sq,
+        .copy = m->copies && !r->narrow ? at(m->copies, part->first) : NULL,
         .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
         .grad_scale = number(o, NUMBER_COEFFICIENT),
         .lr = lr,
@@ -123,7 +172,8 @@ static enum status update(const struct optimizer *o, const struct flat_range *r,
         .eps = o->options.eps,
         .weight_decay = r->decayed ? o->options.weight_decay : 0,
         .step = o->updates + 1,
-        .seed = o->options.seed};
+        .seed = o->options.seed,
+        .first = part->first};
     return device_adamw(m->space->device, &args, e);
 }
 
@@ -144,6 +194,35 @@ enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
                            m->flat_count, e);
 }
 
+struct visit {
+    const struct optimizer *optimizer;
+    double learning_rate;
+};
+
+static enum status update_slice(const void *context, const struct away_slice *s, struct err *e) {
+    const struct visit *const v = context;
+    const struct model *const m = v->optimizer->model;
+    for (int64_t i = 0; i < m->range_count; i++) {
+        const struct flat_range *const r = &m->ranges[i];
+        const int64_t first = r->first > s->first ? r->first : s->first;
+        const int64_t range_end = r->first + r->count, slice_end = s->first + s->count;
+        const int64_t end = range_end < slice_end ? range_end : slice_end;
+        if (first >= end) continue;
+        const struct part part = {r, first, end - first, s->state[0] + (first - s->first),
+                                  s->state[1] + (first - s->first)};
+        TRY(update(v->optimizer, &part, v->learning_rate, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status update_all(const struct optimizer *o, double lr, struct err *e) {
+    const struct visit visit = {o, lr};
+    if (!o->exp_avg) return away_each(&o->away, update_slice, &visit, e);
+    const struct away_slice all = {
+        0, o->model->flat_count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
+    return update_slice(&visit, &all, e);
+}
+
 static enum status ask(const struct optimizer *o, double learning_rate, struct err *e) {
     struct model *const m = o->model;
     struct device *const device = m->space->device;
@@ -157,9 +236,7 @@ static enum status ask(const struct optimizer *o, double learning_rate, struct e
     TRY(fill_forgotten(m, e));
     TRY(device_sum_squares(device, &squares, e));
     TRY(device_clip(device, &clip, e));
-    for (int64_t i = 0; i < m->range_count; i++) {
-        TRY(update(o, &m->ranges[i], learning_rate, e));
-    }
+    TRY(update_all(o, learning_rate, e));
     return model_refresh_tails(m, e);
 }
 

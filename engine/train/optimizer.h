@@ -9,11 +9,13 @@
 
 #include "engine/dist/comm.h"
 #include "engine/model/model.h"
+#include "engine/train/optimizer_away.h"
 
 struct optimizer_options {
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
     uint64_t seed;                                         /* of stochastic rounding */
     bool scales_loss;  /* f16: gradients are multiplied so that they do not vanish */
+    bool offloading;   /* the states begin in host memory */
     struct comm *comm; /* whose gradients are summed; borrowed; NULL: this rank is alone */
 };
 
@@ -28,9 +30,15 @@ struct loss_scaling {
 struct optimizer {
     struct optimizer_options options;
     struct model *model;                 /* borrowed */
+<<<<<<< HEAD
     struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32 */
     struct tensor *numbers;              /* [1, NUMBER_COUNT] i64: words of device memory */
     struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
+=======
+    struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32; NULL while they are away */
+    struct states_away away;
+    struct tensor *numbers; /* [1, NUMBER_COUNT] i64: words of device memory */
+>>>>>>> c90c4c9 (wip: optimizer states in host memory)
     struct loss_scaling scaling;
     int64_t updates; /* done so far */
 };
@@ -39,6 +47,9 @@ struct optimizer {
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e);
 void optimizer_release(struct optimizer *o);
+/* Moves the states to host memory or back, where they are not there already; waits for the device.
+ * After an error they are where they were. */
+enum status optimizer_set_offloading(struct optimizer *o, bool offloading, struct err *e);
 /* Takes up the state of a checkpoint. */
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
                              int64_t updates, struct err *e);

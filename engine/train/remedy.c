@@ -22,6 +22,7 @@ static const char *const NAMES[REMEDY_KIND_COUNT] = {
     [REMEDY_CHECKPOINT_SOME] = "checkpoint_some",
     [REMEDY_CHECKPOINT_ALL] = "checkpoint_all",
     [REMEDY_OFFLOAD_ACTIVATIONS] = "offload_activations",
+    [REMEDY_OFFLOAD_OPTIMIZER] = "offload_optimizer",
 };
 
 const char *remedy_name(enum remedy_kind kind) {
@@ -139,8 +140,7 @@ static enum status checkpoint_some(struct climb *c, struct remedy *to, bool *fou
 }
 
 static bool can_offload(const struct plan_request *r, const struct layout *layout) {
-    return str_starts_with(r->spec->device, "cuda") && layout->checkpointed_layers > 0 &&
-           !layout->activation_offloading;
+    return str_starts_with(r->spec->device, "cuda") && layout->checkpointed_layers > 0;
 }
 
 /* The rung `kind` from a layout whose plan is known; *found: it lowers the need. */
@@ -156,15 +156,15 @@ static enum status try_rung(struct climb *c, const struct remedy *from, enum rem
         *found = *found && plan_need(&to->plan) < plan_need(&from->plan);
         return STATUS_OK;
     }
-    if (kind != REMEDY_CHECKPOINT_ALL && kind != REMEDY_OFFLOAD_ACTIVATIONS)
-        return halve(c, from, to, found, e);
+    if (kind < REMEDY_CHECKPOINT_SOME) return halve(c, from, to, found, e);
     if (kind == REMEDY_CHECKPOINT_ALL) {
-        if (to->layout.checkpointed_layers >= layers) return STATUS_OK;
         to->layout.checkpointed_layers = layers;
+    } else if (kind == REMEDY_OFFLOAD_ACTIVATIONS) {
+        to->layout.activation_offloading = can_offload(c->request, &to->layout);
     } else {
-        if (!can_offload(c->request, &to->layout)) return STATUS_OK;
-        to->layout.activation_offloading = true;
+        to->layout.optimizer_offloading = true;
     }
+    if (layout_equal(&to->layout, &from->layout)) return STATUS_OK;
     TRY(plan_layout(c, &to->layout, &to->plan, e));
     *found = plan_need(&to->plan) < plan_need(&from->plan);
     return STATUS_OK;
@@ -207,6 +207,11 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
     case REMEDY_OFFLOAD_ACTIVATIONS:
         format = to->activation_offloading ? "Inputs of checkpointed layers wait in host memory."
                                            : "Inputs of checkpointed layers stay on the device.";
+        break;
+    case REMEDY_OFFLOAD_OPTIMIZER:
+        format = to->optimizer_offloading
+                     ? "AdamW's states wait in host memory; updates are slower."
+                     : "AdamW's states stay on the device.";
         break;
     case REMEDY_KIND_COUNT: break;
     }
@@ -281,6 +286,7 @@ struct layout remedy_undo(const struct layout *now, const struct layout *asked,
         if (to.checkpointed_layers == 0) to.activation_offloading = false;
         break;
     case REMEDY_OFFLOAD_ACTIVATIONS: to.activation_offloading = asked->activation_offloading; break;
+    case REMEDY_OFFLOAD_OPTIMIZER: to.optimizer_offloading = asked->optimizer_offloading; break;
     case REMEDY_TRIM:
     case REMEDY_KIND_COUNT: break;
     }

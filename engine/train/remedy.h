@@ -20,10 +20,11 @@ enum remedy_kind {
     REMEDY_CHECKPOINT_SOME,
     REMEDY_CHECKPOINT_ALL,
     REMEDY_OFFLOAD_ACTIVATIONS,
+    REMEDY_OFFLOAD_OPTIMIZER, /* AdamW's states wait in host memory */
     REMEDY_KIND_COUNT
 };
 /* "trim", "eval_batch", "sample_length", "micro_batch", "loss_chunk", "checkpoint_some",
- * "checkpoint_all", "offload_activations". */
+ * "checkpoint_all", "offload_activations", "offload_optimizer". */
 const char *remedy_name(enum remedy_kind kind);
 /* REMEDY_KIND_COUNT for an unknown name. */
 enum remedy_kind remedy_parse(const char *name);

@@ -74,7 +74,8 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                               .weight_decay = spec->weight_decay,
                                               .max_grad_norm = spec->max_grad_norm,
                                               .seed = (uint64_t)spec->seed,
-                                              .scales_loss = spec->fp16};
+                                              .scales_loss = spec->fp16,
+                                              .offloading = spec->optimizer_offloading};
     if (o->model.lora && spec->adapter_name_or_path) {
         TRY(adopt_adapter(o, spec->adapter_name_or_path, e));
     } else if (o->model.lora) {
@@ -182,4 +183,8 @@ enum status session_load(struct session *s, const struct session_source *source,
     if (!s->model.options.lora) return STATUS_OK;
     if (source->adapter) return adapter_load(&s->model, source->adapter, e);
     return weights_init_adapter(&s->model, source->seed, e);
+}
+
+enum status session_adopt(struct session *s, const struct layout *layout, struct err *e) {
+    return optimizer_set_offloading(&s->optimizer, layout->optimizer_offloading, e);
 }

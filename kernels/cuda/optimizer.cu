@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(THREADS)
 template <typename P, typename S, typename C>
 static struct adamw_range range_from(const struct adamw_args *a, int64_t first, int64_t count) {
     struct adamw_range range = {
-        count, first,           (P *)a->param + first, (S *)a->m + first, (S *)a->v + first,
-        NULL,  a->grad + first, a->grad_scale};
+        count, a->first + first, (P *)a->param + first, (S *)a->m + first, (S *)a->v + first,
+        NULL,  a->grad + first,  a->grad_scale};
     if constexpr (!std::is_void_v<C>) range.copy = (C *)a->copy + first;
     return range;
 }

@@ -59,6 +59,7 @@ static void make_dataset(struct dataset *d) {
 struct layout_case {
     int64_t micro_rows;
     bool packing, checkpointing, offloading;
+    bool away;  /* AdamW's states are in host memory */
     bool some;  /* of the layers only the first is checkpointed */
     bool moves; /* the layout is another one at every step, and every other step is begun twice */
     int64_t chunk_rows;
@@ -88,11 +89,13 @@ static struct layout layout_at(const struct layout_case *c, int64_t layers, int6
                        .checkpointed_layers = c->some            ? 1
                                               : c->checkpointing ? layers
                                                                  : 0,
-                       .activation_offloading = c->offloading};
+                       .activation_offloading = c->offloading,
+                       .optimizer_offloading = c->away};
     if (!c->moves) return l;
     l.micro_rows = GLOBAL_ROWS >> step % 4;
     l.checkpointed_layers = step % (layers + 1);
     l.loss_chunk_rows = 64 >> step % 3;
+    l.optimizer_offloading = step % 2;
     return l;
 }
 
@@ -129,6 +132,7 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
                                                   .step = (uint64_t)step,
                                                   .grad_scale = 1.0 / (double)b.step_trained};
         if (c->moves && step % 2) begin_in_vain(g, &b, &step_options);
+        must(session_adopt(&g->session, &layout, &e), &e);
         must(optimizer_zero_grad(o, &e), &e);
         for (int64_t micro = 0; micro < b.micro_count; micro++) {
             batcher_micro(&b, micro, &batch);
@@ -182,6 +186,7 @@ static void test_null_device_keeps_the_same_books(void **state) {
         if (!golden_has(s.family, s.variant)) continue;
         const struct layout_case c = {.micro_rows = 4,
                                       .packing = bits & 2,
+                                      .away = bits & 2,
                                       .checkpointing = tails ? bits & 1 : bits & 4,
                                       .some = bits == 5 || bits == 11,
                                       .offloading = bits >= 9 && bits & 1,
@@ -284,24 +289,33 @@ static void test_layout_leaves_the_loss_alone(void **state) {
     if (golden_has(full.family, full.variant)) compare_layouts(&full);
 }
 
-/* Where a checkpoint waits changes no bit of what is learned. On the CPU device, whose sums have
- * one order. */
-static void test_offloading_changes_no_bit(void **state) {
-    const struct subject s = {*state, "lora", NULL};
+/* Where a checkpoint waits, or a state of AdamW, changes no bit of what is learned. On the CPU
+ * device, whose sums have one order. */
+static void compare_bits(const struct subject *s, const struct layout_case *here,
+                         const struct layout_case *there) {
     struct dataset data;
     double losses[2][STEPS];
     make_dataset(&data);
     for (int away = 0; away < 2; away++) {
-        const struct layout_case c = {
-            .micro_rows = 4, .checkpointing = true, .offloading = away, .tails = true};
         struct golden g;
-        open_case(&g, &s, "cpu", c.tails);
-        train(&g, &data, &c, losses[away]);
+        open_case(&g, s, "cpu", here->tails);
+        train(&g, &data, away ? there : here, losses[away]);
         assert_true((g.session.space.host_bytes > 0) == away);
         golden_close(&g);
     }
     assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
     dataset_release(&data);
+}
+
+static void test_offloading_changes_no_bit(void **state) {
+    const struct subject lora = {*state, "lora", NULL}, full = {*state, "full", NULL};
+    struct layout_case here = {.micro_rows = 4, .checkpointing = true, .tails = true};
+    struct layout_case there = here;
+    there.offloading = true;
+    compare_bits(&lora, &here, &there);
+    there = here = (struct layout_case){.micro_rows = 4};
+    there.away = true;
+    compare_bits(golden_has(full.family, full.variant) ? &full : &lora, &here, &there);
 }
 
 /* Dropout masks are keyed by (seed, step, sample, position, module): the layout must not show in
