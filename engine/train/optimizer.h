@@ -30,15 +30,10 @@ struct loss_scaling {
 struct optimizer {
     struct optimizer_options options;
     struct model *model;                 /* borrowed */
-<<<<<<< HEAD
-    struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32 */
-    struct tensor *numbers;              /* [1, NUMBER_COUNT] i64: words of device memory */
-    struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
-=======
     struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32; NULL while they are away */
     struct states_away away;
     struct tensor *numbers; /* [1, NUMBER_COUNT] i64: words of device memory */
->>>>>>> c90c4c9 (wip: optimizer states in host memory)
+    struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
     struct loss_scaling scaling;
     int64_t updates; /* done so far */
 };

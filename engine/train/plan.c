@@ -208,7 +208,9 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
     snprintf(device, sizeof device, "null:%s", kind);
     struct session s = {0};
     const struct session_place place = {.device = device, .train = true};
-    enum status status = session_open(&s, &place, request->config, request->options, e);
+    struct session_options options = *request->options;
+    options.optimizer.offloading = layout_of(request).optimizer_offloading;
+    enum status status = session_open(&s, &place, request->config, &options, e);
     if (status == STATUS_OK) status = fill(plan, &s, request, e);
     session_close(&s);
     return status;

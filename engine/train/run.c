@@ -47,6 +47,7 @@ static enum status train_step(struct run *r, struct err *e) {
     comm_doing(r->comm, "step %lld", (long long)step + 1);
     batcher_step(b, step);
     const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
+    TRY(session_adopt(s, &r->layout, e));
     TRY(optimizer_zero_grad(&s->optimizer, e));
     for (int64_t micro = 0; micro < b->micro_count; micro++) {
         batcher_micro(b, micro, &r->batch);

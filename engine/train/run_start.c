@@ -75,6 +75,7 @@ static enum status read_and_plan(struct run *r, struct err *e) {
 static enum status open_session(struct run *r, struct err *e) {
     const struct session_place place = {
         .device = r->spec.device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
+    r->options.optimizer.offloading = r->layout.optimizer_offloading;
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
     r->session.device->hurried = true;
     start_trace("memory allocated");
