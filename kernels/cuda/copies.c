@@ -65,8 +65,7 @@ static enum status wait_for(struct device *device, cudaStream_t stream, cudaStre
 static enum status copy_beside(struct device *device, void *to, const void *from, int64_t bytes,
                                enum way way, struct err *e) {
     const char *operation = way == AWAY ? "stash" : "fetch";
-    const enum cudaMemcpyKind kind =
-        way == AWAY ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
+    const enum cudaMemcpyKind kind = way == AWAY ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
     const struct cuda_state *state = cuda_state_of(device);
     const struct cuda_copies *copies = state->copies;
     const cudaStream_t stream = copies->streams[way];

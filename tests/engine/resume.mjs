@@ -101,6 +101,19 @@ await check("a damaged newest checkpoint is passed over", async () => {
     assertSame(folder, wanted);
 });
 
+await check("states of AdamW may wait in host memory before a stop and on the device after it, or inversely", async () => {
+    const full = KINDS["full with checkpointing"];
+    const wanted = await reference(full);
+    for (const away of [true, false]) {
+        const { folder } = await disturbed({ ...full, optimizer_offloading: away }, "SIGKILL", 6);
+        const path = join(folder, "spec.json");
+        const spec = JSON.parse(readFileSync(path, "utf8"));
+        writeFileSync(path, JSON.stringify({ ...spec, optimizer_offloading: !away }));
+        assert.equal((await run(folder)).code, 0);
+        assertSame(folder, wanted);
+    }
+});
+
 await check("a half-written event line of a killed rank is cut off", async () => {
     const { folder } = await disturbed(LORA, "SIGKILL", 5);
     appendFileSync(join(folder, "events.0.jsonl"), '{"time_ms":1,"rank":0,"kin');
