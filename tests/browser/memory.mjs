@@ -49,14 +49,14 @@ await journey("beside the chart stand the exact bytes of the newest step", async
     await open(short);
     await page.locator('[data-chart="memory"] canvas').waitFor();
     const { memory } = (await job(short)).plimsoll;
-    const rows = await page.locator('[data-chart="memory"] tbody tr').evaluateAll((list) =>
-        Object.fromEntries(
-            list.map((row) => [row.querySelector("th").textContent.trim(), row.querySelector("[data-exact]").textContent]),
-        ),
+    const lines = await page.locator('[data-chart="memory"] tbody tr').evaluateAll((list) =>
+        list.map((row) => [row.querySelector("th"), row.querySelector("[data-exact]")].map((cell) => cell.textContent)),
     );
-    assert.equal(numbersOf(rows.Peak), memory.peak);
+    const rows = Object.fromEntries(lines.map(([label, bytes]) => [label.trim(), bytes]));
+    assert.equal(numbersOf(rows["Peak so far"]), memory.peak);
     assert.equal(numbersOf(rows.Weights), memory.categories.weights);
-    assert.equal(numbersOf(rows.Activations), memory.categories.activations);
+    assert.equal(numbersOf(rows.Activations), memory.step_categories.activations);
+    assert.equal(numbersOf(rows.Together), memory.step_peak);
     assert.equal(numbersOf(rows["Load line"]), memory.capacity);
     assert.equal(rows.Communication, undefined, "what was never used has no row");
 });
@@ -73,7 +73,7 @@ await journey("pointer and arrow keys choose the step whose numbers are read", a
     assert.equal(await step(), pointed + 1);
     await page.keyboard.press("End");
     assert.equal(await step(), 30);
-    assert.match(await chart.locator("[data-said]").innerText(), /^step 30, .*Peak [\d.,]+ MiB/);
+    assert.match(await chart.locator("[data-said]").innerText(), /^step 30, .*Peak so far [\d.,]+ MiB/);
 });
 
 await journey("planned against measured: every row to the byte, and no difference", async () => {

@@ -41,7 +41,10 @@ function rowsOf(memory, names) {
             column: (m) => m.categories[name],
         }))
         .reverse(); // the uppermost layer first, as the eye meets it
-    rows.push({ label: "Peak", colour: "--ink", shape: "dash", column: (m) => m.peak });
+    if (known(memory.step_peak)) {
+        rows.push({ label: "Together", colour: "--muted", column: (m) => m.step_peak });
+    }
+    rows.push({ label: "Peak so far", colour: "--ink", shape: "dash", column: (m) => m.peak });
     rows.push({ label: "Between steps", colour: "--ink", column: (m) => m.allocated });
     if (known(memory.capacity)) {
         rows.push({ label: "Load line", colour: "--c-load-line", shape: "load", column: (m) => m.capacity });

@@ -6,12 +6,8 @@
 import { html } from "../lib/html.js";
 import { Swatch } from "./chart.js";
 import { formatBytes, formatCount, formatNumber, formatPercent, humanize } from "../lib/format.js";
+import { phasesOf, plannedPeak } from "../lib/plan.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
-
-// The planned peak in bytes, or null.
-export function plannedPeak(plan) {
-    return plan?.planned_peak_bytes ?? null;
-}
 
 const isBytes = (value) => typeof value === "number" && Number.isFinite(value);
 
@@ -57,17 +53,12 @@ function Rows({ title, rows }) {
     </tbody>`;
 }
 
-// A phase of the plan is its peak, or an object that holds it.
-export const phaseBytes = (phase) => (typeof phase === "object" ? phase?.peak : phase) ?? null;
-
 function phaseRows(plan, newest) {
-    return Object.entries(plan?.phases ?? {})
-        .filter(([, phase]) => phaseBytes(phase) > 0)
-        .map(([name, phase]) => ({
-            label: humanize(name),
-            planned: phaseBytes(phase),
-            measured: phaseBytes(newest?.phases?.[name]) || null,
-        }));
+    return phasesOf(plan).map(({ phase, peak }) => ({
+        label: humanize(phase),
+        planned: peak,
+        measured: newest?.phases?.[phase]?.peak || null,
+    }));
 }
 
 function categoryRows(plan, newest) {

@@ -18,6 +18,7 @@ export const MEMORY_KEYS = [
     "allocated",
     "reserved",
     "peak",
+    "step_peak",
     "capacity",
     "overhead",
     "others",
@@ -78,6 +79,9 @@ export function metricsFromResponse(response) {
     fill(metrics.steps, response.steps, STEP_KEYS);
     fill(metrics.eval, response.eval, EVAL_KEYS);
     fillMemory(metrics.memory, response.memory);
+    for (const other of response.memory?.ranks ?? []) {
+        fillMemory(memoryOf(metrics, other.rank), other);
+    }
     metrics.samples = [...(response.samples ?? [])];
     return metrics;
 }
@@ -111,8 +115,9 @@ export function appendEvent(metrics, kind, event) {
             return false;
         }
         push(memory, event, MEMORY_KEYS);
+        const categories = event.step_categories ?? event.categories; // an older engine tells only of the run's peak
         for (const name of MEMORY_CATEGORIES) {
-            memory.categories[name].push(event.categories?.[name] ?? 0);
+            memory.categories[name].push(categories?.[name] ?? 0);
         }
         return true;
     }

@@ -12,7 +12,7 @@ import { JobCharts } from "../components/job_charts.js";
 import { Log } from "../components/log.js";
 import { MemoryPanel } from "../components/memory_panel.js";
 import { OomStory } from "../components/oom_story.js";
-import { PlanCard, plannedPeak } from "../components/plan_card.js";
+import { PlanCard } from "../components/plan_card.js";
 import { Samples } from "../components/samples.js";
 import { SpecView } from "../components/spec_view.js";
 import { isFinished, phaseWord, Pill, Progress, progressOf, statusWord } from "../components/status.js";
@@ -27,6 +27,7 @@ import {
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
 import { openQuestion } from "../lib/memory.js";
+import { plannedPeak } from "../lib/plan.js";
 import { jobName, modelName } from "./jobs.js";
 import { finiteRange, lastOf } from "../lib/series.js";
 import { useSignal } from "../lib/signal.js";

@@ -7,10 +7,12 @@ import { createJob, get, jobPath } from "../lib/api.js";
 import { ErrorNote, Loading } from "../components/alert.js";
 import { FilePicker } from "../components/file_picker.js";
 import { hasErrors } from "../components/file_report.js";
+import { LivePlan } from "../components/live_plan.js";
 import { FirstFields, MoreFields } from "../components/spec_form.js";
 import { READING_KEYS } from "../lib/tokens.js";
 import { withDevices } from "../lib/devices.js";
 import { buildSpec, fieldOfParam, fieldsFromSpec } from "../lib/spec.js";
+import { withKeys } from "../lib/plan.js";
 import { formatBytes, formatCount } from "../lib/format.js";
 import { goTo, jobHref } from "../lib/router.js";
 
@@ -129,7 +131,7 @@ function problemsOf(form, specErrors) {
 function bodyOf(form, spec) {
     return {
         model: form.model,
-        training_file: form.training.id,
+        ...(form.training ? { training_file: form.training.id } : {}),
         ...(form.validation ? { validation_file: form.validation.id } : {}),
         ...(form.suffix.trim() ? { suffix: form.suffix.trim() } : {}),
         ...(Object.keys(spec).length > 0 ? { plimsoll: spec } : {}),
@@ -246,6 +248,20 @@ function Suffix({ value, error, onInput }) {
     </div>`;
 }
 
+// Whether it will fit, while the form is filled in. A field that cannot be read yet is as if it were untouched.
+function Fit({ form, keys, setForm }) {
+    const use = ({ set }) => setForm((old) => ({ ...old, fields: withKeys(old.fields, set) }));
+    const usable = form.model && !hasErrors(form.training) && !hasErrors(form.validation);
+    const body = usable ? bodyOf(form, buildSpec(keys, form.fields).spec) : null;
+    return html`<${Section} number="4" title="Memory" note="Planned by the engine, to the byte, before anything runs.">
+        <${LivePlan}
+            body=${body}
+            missing="Choose a model, and a file for exact lengths, to see whether it fits."
+            onUse=${use}
+        />
+    <//>`;
+}
+
 const knownFields = (keys) =>
     new Set(["model", "training_file", "validation_file", "suffix", ...keys.map((key) => key.path)]);
 
@@ -297,6 +313,7 @@ function Form({ material, file }) {
             <//>
             <${MoreFields} ...${shared} />
         <//>
+        <${Fit} form=${form} keys=${material.keys} setForm=${setForm} />
         <${Start} busy=${busy} failure=${failure} known=${knownFields(material.keys)} />
     </form>`;
 }

@@ -1,0 +1,52 @@
+// lib/plan.js - a plan of memory (POST /v1/plan, plimsoll.plan of a job) as rows, bars and settings.
+//
+// Pure functions. Every byte comes from the engine; the only thing computed here is how long a bar is. A number that
+// the plan does not hold stays unknown.
+import { MEMORY_CATEGORIES } from "./series.js";
+
+const LOAD_LINE_NEAR = 3; // the load line is in the picture when it is within this many times the peak
+const ROOM = 1.06; // beyond what is drawn last
+
+export function plannedPeak(plan) {
+    return plan?.planned_peak_bytes ?? null;
+}
+
+// [{ phase, peak, categories }], in the order of a run; phases that hold nothing are left out.
+export function phasesOf(plan) {
+    const peaks = Object.entries(plan?.phases ?? {}).map(([phase, peak]) => ({ phase, peak_bytes: peak }));
+    return (plan?.phase_table ?? peaks) // older plans hold the peaks alone
+        .map(({ phase, peak_bytes: peak, categories }) => ({ phase, peak, categories: categories ?? {} }))
+        .filter(({ peak }) => peak > 0);
+}
+
+// The categories that hold a byte in any of the phases, in stacking order.
+export function categoriesIn(phases) {
+    return MEMORY_CATEGORIES.filter((name) => phases.some(({ categories }) => categories[name] > 0));
+}
+
+// How many bytes the full width of a bar is, and where on it the load line stands (0..1, null: too far to the right).
+export function barScale(phases, capacity) {
+    const peak = Math.max(0, ...phases.map((phase) => phase.peak));
+    const near = capacity > 0 && capacity <= LOAD_LINE_NEAR * peak;
+    const full = (near ? Math.max(peak, capacity) : peak) * ROOM || 1;
+    return { full, line: near ? capacity / full : null };
+}
+
+// { state: "good" | "bad" | "unknown", text } - the one sentence that stands above everything.
+export function verdictOf(plan) {
+    const fits = plan?.verdict?.fits ?? plan?.fits ?? null;
+    const text = plan?.verdict?.text ?? "";
+    return {
+        state: fits === true ? "good" : fits === false ? "bad" : "unknown",
+        text: text.charAt(0).toUpperCase() + text.slice(1),
+    };
+}
+
+// The form's fields with a remedy's keys set: values as the form holds them (text, or true/false).
+export function withKeys(fields, set) {
+    const changed = Object.entries(set ?? {}).map(([path, value]) => [
+        path,
+        typeof value === "boolean" ? value : Array.isArray(value) ? value.join("\n") : String(value),
+    ]);
+    return { ...fields, ...Object.fromEntries(changed) };
+}
