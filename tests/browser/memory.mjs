@@ -151,7 +151,8 @@ await journey("an out-of-memory is told while the page is open: explanation firs
 });
 
 await journey("what was changed: what, why, from where to where, its price, and a mark in the chart", async () => {
-    await tell("remedy", SMALLER);
+    const event = { ...SMALLER, time_ms: Date.now() };
+    await tell("remedy", event);
     const remedy = page.locator(".remedy").first();
     await remedy.waitFor();
     const said = await remedy.innerText();
@@ -159,7 +160,7 @@ await journey("what was changed: what, why, from where to where, its price, and 
         assert.ok(said.includes(part), `${part} is not in: ${said}`);
     }
     assert.match(said, /micro-batch: 4 → 2/);
-    await tell("remedy", SMALLER); // a rank that tells it again is no second change
+    await tell("remedy", event); // told again, it is no second change
     const to = { ...layout, checkpointed_layers: 1 };
     await tell("remedy", { ...SMALLER, epoch: 2, remedy: "checkpoint_some", to });
     await page.locator(".remedy").nth(1).waitFor();

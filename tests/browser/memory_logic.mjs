@@ -63,7 +63,8 @@ await check("an event counts once, whichever way and how often it is heard, and 
     const story = told(
         ["remedy", remedy("checkpoint_some", "applied", 20)],
         ["remedy", remedy("micro_batch", "applied", 10)],
-        ["remedy", remedy("micro_batch", "applied", 10, { rank: 3, time_ms: 11 })],
+        ["remedy", remedy("micro_batch", "applied", 10)],
+        ["remedy", remedy("micro_batch", "applied", 11, { rank: 3 })],
         ["oom", { time_ms: 5, rank: 0, step: 1 }],
         ["oom", { time_ms: 5, rank: 0, step: 1 }],
         ["step", { time_ms: 6, step: 1 }],

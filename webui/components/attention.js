@@ -1,39 +1,45 @@
 // components/attention.js - a job that ran out of memory and asks what to do (memory.on_oom: ask).
 //
-// Each remedy is one button with its planned peak and its price; refusing is a button too. The job waits until one of
-// them was pressed; the answer shows as an event, so the banner goes by itself.
+// Each remedy has its planned peak, its price, and a button for yes and one for no. The job waits; what is answered
+// comes back as an event, so the banner changes and goes by itself. After a no the job asks with what is left, and
+// fails with its report when nothing is.
 import { html, useState } from "../lib/html.js";
 import { useAction } from "../lib/action.js";
 import { ErrorNote } from "./alert.js";
 import { formatBytes, formatNumber } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
 
-function Choice({ remedy, capacity, busy, onAccept }) {
+function Choice({ remedy, capacity, busy, onAnswer }) {
+    const name = remedyLabel(remedy.remedy);
     const cost = costText(remedy.cost);
     const rest = `${capacity > 0 ? ` of ${formatBytes(capacity)}` : ""}${cost ? `, ${cost}` : ""}`;
     return html`<li class="choice-remedy">
         <div>
-            <h3>${remedyLabel(remedy.remedy)}</h3>
+            <h3>${name}</h3>
             <p>${remedy.text ?? ""}</p>
             <p class="muted" title=${`${formatNumber(remedy.peak)} B`}>
                 Planned peak <b>${formatBytes(remedy.peak)}</b>${rest}.
                 ${remedy.fits === false && " Not enough by itself."}
             </p>
         </div>
-        <button
-            type="button"
-            class=${`button ${remedy.fits === false ? "" : "primary"}`}
-            disabled=${busy}
-            aria-label=${`Use: ${remedyLabel(remedy.remedy)}`}
-            onClick=${() => onAccept(remedy)}
-        >Use this</button>
+        <div class="actions">
+            <button
+                type="button"
+                class=${`button ${remedy.fits === false ? "" : "primary"}`}
+                disabled=${busy}
+                aria-label=${`Use: ${name}`}
+                onClick=${() => onAnswer(true)}
+            >Use this</button>
+            <button
+                type="button"
+                class="button"
+                disabled=${busy}
+                aria-label=${`Refuse: ${name}`}
+                onClick=${() => onAnswer(false)}
+            >Refuse</button>
+        </div>
     </li>`;
 }
-
-const callOf = (remedies) =>
-    remedies.length > 0
-        ? "The job waits. Choose how it goes on; what it learns stays the same."
-        : "The job waits, and no remedy is left. Raise the cap, or refuse and the job fails with its report.";
 
 // `question` is the attention event, or null.
 export function Attention({ memory, question, capacity }) {
@@ -46,13 +52,16 @@ export function Attention({ memory, question, capacity }) {
     const busy = state.busy || answered === question;
     const send = async (remedy, accept) => {
         const work = () => memory.send("/remedy", { remedy, accept });
-        if (await run(work, "Sent. The job goes on in a moment.")) {
+        if (await run(work, "Sent. The job answers in a moment.")) {
             setAnswered(question);
         }
     };
     return html`<section class="note note-warn attention" role="alert" aria-label="Needs attention">
         <h2>Needs attention: step ${formatNumber(question.step)} does not fit</h2>
-        <p>${callOf(remedies)}</p>
+        <p>
+            The job waits. Choose how it goes on; what it learns stays the same. What you refuse is not offered again,
+            and when everything is refused the job fails. A higher cap lets it go on as it is.
+        </p>
         <ul class="plain choices-remedy">
             ${remedies.map(
                 (remedy) => html`<${Choice}
@@ -60,18 +69,10 @@ export function Attention({ memory, question, capacity }) {
                     remedy=${remedy}
                     capacity=${capacity}
                     busy=${busy}
-                    onAccept=${() => send(remedy.remedy, true)}
+                    onAnswer=${(accept) => send(remedy.remedy, accept)}
                 />`,
             )}
         </ul>
-        <div class="actions">
-            <button
-                type="button"
-                class="button danger"
-                disabled=${busy}
-                onClick=${() => send(remedies[0]?.remedy ?? "", false)}
-            >Refuse and let the job fail</button>
-        </div>
         <p role="status" class="muted">${answered === question ? state.said : ""}</p>
         <${ErrorNote} error=${state.error} title="The answer was not taken" />
     </section>`;

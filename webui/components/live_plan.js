@@ -8,7 +8,7 @@ import { Loading } from "./alert.js";
 import { PlanBars } from "./plan_bars.js";
 import { formatBytes, formatCount, formatDuration, formatNumber, formatSignificant } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
-import { verdictOf } from "../lib/plan.js";
+import { keysOf, verdictOf } from "../lib/plan.js";
 
 const REST_MS = 500; // how long nothing must change before the server is asked
 
@@ -58,10 +58,12 @@ function Facts({ plan }) {
     );
 }
 
-function Remedy({ remedy, capacity, onUse }) {
+function Remedy({ remedy, plan, onUse }) {
     const cost = costText(remedy.cost);
     const peak = remedy.peak ?? remedy.planned_peak_bytes;
-    const keys = Object.entries(remedy.set ?? {});
+    const capacity = plan.capacity_bytes;
+    const set = keysOf(remedy, plan);
+    const keys = Object.entries(set);
     return html`<li class="choice-remedy">
         <div>
             <h4>${remedyLabel(remedy.remedy)}</h4>
@@ -79,7 +81,7 @@ function Remedy({ remedy, capacity, onUse }) {
             type="button"
             class=${`button small ${remedy.fits ? "primary" : ""}`}
             aria-label=${`Use this: ${remedyLabel(remedy.remedy)}`}
-            onClick=${() => onUse(remedy)}
+            onClick=${() => onUse(set)}
         >Use this</button>`}
     </li>`;
 }
@@ -97,7 +99,7 @@ function Answer({ plan, onUse }) {
                     (remedy, i) => html`<${Remedy}
                         key=${i}
                         remedy=${remedy}
-                        capacity=${plan.capacity_bytes}
+                        plan=${plan}
                         onUse=${onUse}
                     />`,
                 )}
@@ -105,7 +107,7 @@ function Answer({ plan, onUse }) {
         ${(plan.advice ?? []).map((line) => html`<p key=${line} class="note note-info">${line}</p>`)}`;
 }
 
-// `body` is what would start the job, or null while something is missing; onUse(remedy) puts its keys into the form.
+// `body` is what would start the job, or null while something is missing; onUse(set) puts keys into the form.
 export function LivePlan({ body, missing, onUse }) {
     const { plan, error, busy } = usePlan(body);
     return html`<div class="live-plan" aria-live="polite" aria-busy=${busy ? "true" : "false"}>

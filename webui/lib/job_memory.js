@@ -15,7 +15,7 @@ export class JobMemory {
         this.jobId = jobId;
         this.story = emptyStory();
         this.newest = new Map(); // rank -> its newest memory event
-        this.lastStepMs = 0; // when the newest step was made: a run that steps waits for no answer
+        this.goesOnMs = 0; // the newest sign of a run that goes on: it waits for no answer
         this.version = createSignal(0);
         this.timer = null;
     }
@@ -47,15 +47,17 @@ export class JobMemory {
         const rank = event?.rank ?? 0;
         if (event && !(this.newest.get(rank)?.time_ms >= event.time_ms)) {
             this.newest.set(rank, event);
+            this.goesOnMs = Math.max(this.goesOnMs, event.time_ms);
             this.changedSoon();
         }
     }
 
     append(kind, event) {
-        if (kind === "step") {
-            this.lastStepMs = event.time_ms ?? 0;
-        } else if (kind === "memory") {
+        if (kind === "memory") {
             this.note(event);
+        } else if (kind === "step" || (kind === "phase" && event.phase === "train")) {
+            this.goesOnMs = event.time_ms;
+            this.changedSoon();
         }
         if (tellStory(this.story, kind, event)) {
             this.changedSoon();

@@ -1,7 +1,7 @@
 // lib/memory.js - the story of a job's memory: what was short, what was changed for it, what waits for an answer.
 //
 // Pure functions over the events oom, remedy, attention and holdings (engine/events.h), whichever way they arrive: the
-// same event from the past and from the stream counts once. Every rank tells the same remedy; it is one chapter.
+// same event from the past and from the stream counts once. What was changed is told by rank 0 for all.
 import { humanize } from "./format.js";
 
 export const STORY_KINDS = ["oom", "remedy", "attention", "holdings"];
@@ -62,16 +62,13 @@ export function emptyStory() {
     return { known: new Set(), ooms: [], remedies: [], attention: null, holdings: new Map() };
 }
 
-const keyOf = (kind, e) =>
-    kind === "remedy"
-        ? [kind, e.epoch, e.step, e.remedy, e.state].join("/")
-        : [kind, e.rank, e.time_ms, e.step].join("/");
+const keyOf = (kind, e) => [kind, e.rank, e.time_ms, e.step, e.epoch, e.remedy, e.state].join("/");
 
 const byTime = (a, b) => (a.time_ms ?? 0) - (b.time_ms ?? 0);
 
 // Takes one event; returns false when it is known or none of the story's.
 export function tellStory(story, kind, event) {
-    if (!STORY_KINDS.includes(kind)) {
+    if (!STORY_KINDS.includes(kind) || (kind === "remedy" && event.rank > 0)) {
         return false;
     }
     const key = keyOf(kind, event);
@@ -95,10 +92,11 @@ export function tellStory(story, kind, event) {
     return true;
 }
 
-// The question that still waits for an answer; a remedy that was applied or refused, or a later step, answers it.
-export function openQuestion(story, lastStepMs = 0) {
+// The question that still waits for an answer. A remedy that was applied or refused answers it (if there is more to
+// ask, another question follows), and so does everything that shows that the run goes on: a step, a phase.
+export function openQuestion(story, goesOnMs = 0) {
     const { attention } = story;
-    if (!attention || lastStepMs > attention.time_ms) {
+    if (!attention || goesOnMs > attention.time_ms) {
         return null;
     }
     const answers = story.remedies.filter((r) => r.state === "applied" || r.state === "refused");

@@ -7,6 +7,7 @@ import { Attention } from "../components/attention.js";
 import { CapControl } from "../components/cap_control.js";
 import { Checkpoints } from "../components/checkpoints.js";
 import { ErrorNote, Loading } from "../components/alert.js";
+import { Holdings } from "../components/holdings.js";
 import { JobActions } from "../components/job_actions.js";
 import { JobCharts } from "../components/job_charts.js";
 import { Log } from "../components/log.js";
@@ -166,8 +167,8 @@ function Standing({ job, feed, memory }) {
 // What the memory of the job has to say, kept up to date.
 function useMemoryStory(feed) {
     useSignal(feed.memory.version);
-    const { newest, story, lastStepMs } = feed.memory;
-    return { ranks: [...newest].sort(([a], [b]) => a - b), question: openQuestion(story, lastStepMs) };
+    const { newest, story, goesOnMs } = feed.memory;
+    return { ranks: [...newest].sort(([a], [b]) => a - b), question: openQuestion(story, goesOnMs) };
 }
 
 function Memory({ job, feed, memory, ranks, onError }) {
@@ -185,6 +186,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
                 device=${newest.device_total}
                 peak=${memory.peak}
             />`}
+            <${Holdings} holdings=${feed.memory.story.holdings} />
         </div>
     <//>`;
 }

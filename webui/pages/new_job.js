@@ -250,7 +250,7 @@ function Suffix({ value, error, onInput }) {
 
 // Whether it will fit, while the form is filled in. A field that cannot be read yet is as if it were untouched.
 function Fit({ form, keys, setForm }) {
-    const use = ({ set }) => setForm((old) => ({ ...old, fields: withKeys(old.fields, set) }));
+    const use = (set) => setForm((old) => ({ ...old, fields: withKeys(old.fields, set) }));
     const usable = form.model && !hasErrors(form.training) && !hasErrors(form.validation);
     const body = usable ? bodyOf(form, buildSpec(keys, form.fields).spec) : null;
     return html`<${Section} number="4" title="Memory" note="Planned by the engine, to the byte, before anything runs.">
