@@ -198,7 +198,7 @@ await journey("a question waits as a banner with peak and price, and goes when i
     assert.match(said, /Checkpoint all layers\s+Every layer again\.\s+Planned peak 12\.1 GiB.*about 31 % slower/s);
     assert.match(said, /Not enough by itself/);
     const waiting = page.waitForRequest((request) => request.url().endsWith(`${JOBS}/${long}/remedy`));
-    await banner.getByRole("button", { name: "Use: Checkpoint all layers" }).click();
+    await banner.getByRole("button", { name: "Use: Checkpoint all layers", exact: true }).click();
     assert.deepEqual((await waiting).postDataJSON(), { remedy: "checkpoint_all", accept: true });
     const applied = { ...SMALLER, epoch: 3, remedy: "checkpoint_all", time_ms: Date.now() + 61_000 };
     await tell("remedy", applied);

@@ -15,6 +15,8 @@ const DTYPES = { float32: "fp32", bfloat16: "bf16", float16: "fp16" };
 
 const GROUPS = { mlp: "MLP", head: "Output head" };
 
+const groupText = ({ name, is_head: isHead }) =>
+    isHead ? `${humanize(name)}, also the output head` : (GROUPS[name] ?? humanize(name));
 const typeText = (dtype) => (dtype ? dtype.split(", ").map((name) => DTYPES[name] ?? name).join(" + ") : "–");
 const sum = (groups, of) => groups.reduce((total, group) => total + (of(group) || 0), 0);
 
@@ -63,7 +65,7 @@ function Table({ groups }) {
             <tbody>
                 ${groups.map(
                     (group) => html`<tr key=${group.name}>
-                        <th scope="row">${GROUPS[group.name] ?? humanize(group.name)}</th>
+                        <th scope="row">${groupText(group)}</th>
                         <td class="num" title=${formatNumber(group.parameters)}>${formatCount(group.parameters)}</td>
                         <td>${trainedText(group)}</td>
                         ${PARTS.map(

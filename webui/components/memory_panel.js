@@ -5,9 +5,8 @@
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { Chart } from "./chart.js";
 import { memoryPlot, SCALES } from "./memory_plot.js";
-import { formatBytes, formatNumber } from "../lib/format.js";
-import { imbalance, storyMarks } from "../lib/memory.js";
-import { finiteRange, lastOf } from "../lib/series.js";
+import { storyMarks } from "../lib/memory.js";
+import { lastOf } from "../lib/series.js";
 import { createSignal, useSignal } from "../lib/signal.js";
 import { themeInUse } from "../lib/theme.js";
 
@@ -68,19 +67,18 @@ function ScaleChoice({ value }) {
     </label>`;
 }
 
-// Which rank stands highest: with ranks on several cards the highest decides what fits.
-function Imbalance({ metrics }) {
-    const peaks = [...metrics.whole.ranks].map(([rank, table]) => [rank, finiteRange([table.peak])?.[1] ?? 0]);
-    const apart = imbalance(peaks);
-    if (!apart) {
-        return null;
-    }
-    return html`<p class="muted">
-        ${apart.bytes === 0
-            ? "All ranks have the same peak, to the byte."
-            : `Rank ${apart.highest} has the highest peak, ${formatBytes(apart.bytes)}
-               (${formatNumber(apart.bytes)} B) above rank ${apart.lowest}.`}
-    </p>`;
+// How full it is and how even the ranks are, in the server's words. With ranks on several cards the highest decides.
+function Judgements({ details }) {
+    const { imbalance } = details ?? {};
+    const verdicts = (details?.ranks ?? []).filter(({ verdict }) => verdict?.text);
+    return html`<div class="judgements">
+        ${verdicts.map(
+            ({ rank, verdict }) => html`<p key=${rank} class=${verdict.level === "ok" ? "muted" : "note note-warn"}>
+                ${verdicts.length > 1 ? `Rank ${rank}: ` : ""}${verdict.text}
+            </p>`,
+        )}
+        ${imbalance?.text && html`<p class=${imbalance.category ? "note note-warn" : "muted"}>${imbalance.text}</p>`}
+    </div>`;
 }
 
 const WORDS = [
@@ -90,7 +88,7 @@ const WORDS = [
 
 function Key() {
     return html`<p class="hint memory-key">
-        The areas are what was held when the device was fullest. A dot marks each new peak. At the lower edge:
+        The areas are what was held when each step was at its fullest. A dot marks each new peak. At the lower edge:
         ${WORDS.map(
             ([colour, word]) => html` <span key=${word} class="key-word">
                 <i class="swatch swatch-tick" style=${{ "--swatch": `var(${colour})` }} aria-hidden="true"></i> ${word}
@@ -111,13 +109,13 @@ export function MemoryPanel({ feed, planned, onError, children }) {
             <h2>Memory</h2>
             ${plots.length > 0 && html`<${ScaleChoice} value=${scale} />`}
         </div>
+        <${Judgements} details=${feed.memory.details} />
         ${plots.map(
             (plot) => html`<div class="card" key=${plot.name}>
                 <${Chart} plot=${plot} height=${280} ...${shared} />
             </div>`,
         )}
         ${plots.length > 0 && html`<${Key} />`}
-        ${plots.length > 1 && html`<${Imbalance} metrics=${metrics} />`}
         ${children}
     </section>`;
 }

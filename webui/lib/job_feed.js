@@ -41,7 +41,7 @@ export class JobFeed {
     open() {
         document.addEventListener("visibilitychange", this.onVisibility);
         this.start();
-        this.tick = setInterval(() => this.needsLine() && this.refreshJob(), JOB_EVERY_MS);
+        this.tick = setInterval(() => this.needsLine() && this.refreshOften(), JOB_EVERY_MS);
     }
 
     close() {
@@ -147,6 +147,11 @@ export class JobFeed {
             this.refreshCheckpoints(),
         ];
         await Promise.allSettled(parts);
+    }
+
+    // What no event tells: times left, judgements about memory.
+    async refreshOften() {
+        await Promise.allSettled([this.refreshJob(), this.memory.loadDetails()]);
     }
 
     async refreshCheckpoints() {

@@ -15,6 +15,7 @@ export class JobMemory {
         this.jobId = jobId;
         this.story = emptyStory();
         this.newest = new Map(); // rank -> its newest memory event
+        this.details = null; // what GET .../memory said last
         this.goesOnMs = 0; // the newest sign of a run that goes on: it waits for no answer
         this.version = createSignal(0);
         this.timer = null;
@@ -28,11 +29,22 @@ export class JobMemory {
         clearTimeout(this.timer);
     }
 
-    async load() {
+    // The judgements and counters of the newest memory events.
+    async loadDetails() {
+        this.details = await get(jobPath(this.jobId, "/memory"));
+        this.details.ranks.forEach(({ memory }) => this.note(memory));
+        this.changed();
+    }
+
+    async loadStory() {
         const query = new URLSearchParams({ kinds: STORY_KINDS.join(), limit: PAST_MAX });
         const { data } = await get(jobPath(this.jobId, `/events?${query}`));
         data.forEach(({ data: event }) => tellStory(this.story, event.kind, event));
         this.changed();
+    }
+
+    async load() {
+        await Promise.all([this.loadStory(), this.loadDetails()]);
     }
 
     changedSoon() {

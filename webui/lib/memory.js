@@ -164,14 +164,3 @@ export function parseCap(text) {
     }
     return /^\d+(\.\d+)?[KMGT]i?B?$/i.test(trimmed) ? trimmed : null;
 }
-
-// How far apart the ranks are: { highest, lowest, bytes } of the peaks, or null for a single rank.
-export function imbalance(peaks) {
-    const list = [...peaks].filter(([, bytes]) => bytes > 0).sort((a, b) => b[1] - a[1]);
-    if (list.length < 2) {
-        return null;
-    }
-    const [highest, most] = list[0];
-    const [lowest, least] = list[list.length - 1];
-    return { highest, lowest, bytes: most - least };
-}

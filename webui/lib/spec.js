@@ -31,6 +31,7 @@ const GROUPS = [
         "Memory and device",
         /^(device|gradient_checkpointing\w*|activation_offloading|loss_chunk_rows|cuda_\w+|memory\..+)$/,
     ],
+    ["Several ranks", /^parallel\./],
 ];
 
 const UNBOUNDED = 1e6; // bounds from here on say nothing to a person

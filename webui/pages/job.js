@@ -3,6 +3,7 @@
 // The page draws; lib/job_feed.js keeps the data true. Reloading, losing the server and coming back later all end in
 // the same picture.
 import { html, useEffect, useState } from "../lib/html.js";
+import { AllocatorSummary } from "../components/allocator_summary.js";
 import { Attention } from "../components/attention.js";
 import { CapControl } from "../components/cap_control.js";
 import { Checkpoints } from "../components/checkpoints.js";
@@ -178,14 +179,17 @@ function Memory({ job, feed, memory, ranks, onError }) {
     return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(plan)} onError=${onError}>
         <div class="cards two">
             <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} ranks=${ranks} />
-            ${!over &&
-            newest &&
-            html`<${CapControl}
-                jobId=${job.id}
-                capacity=${memory.capacity}
-                device=${newest.device_total}
-                peak=${memory.peak}
-            />`}
+            <div class="column">
+                ${!over &&
+                newest &&
+                html`<${CapControl}
+                    jobId=${job.id}
+                    capacity=${memory.capacity}
+                    device=${newest.device_total}
+                    peak=${memory.peak}
+                />`}
+                <${AllocatorSummary} ranks=${feed.memory.details?.ranks ?? []} />
+            </div>
             <${Holdings} holdings=${feed.memory.story.holdings} />
         </div>
     <//>`;
