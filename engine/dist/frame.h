@@ -13,7 +13,7 @@
 
 enum frame_kind {
     FRAME_HELLO = 1, /* a rank to rank 0: struct hello */
-    FRAME_WELCOME,   /* and back */
+    FRAME_WELCOME,   /* and back, when all have come: struct hello */
     FRAME_BEAT,      /* a sign of life */
     FRAME_PART,      /* a rank's record of gather `number` */
     FRAME_ALL,       /* all records of it */

@@ -59,6 +59,13 @@ void rendezvous_close(const char *folder) {
     mem_free(path);
 }
 
+struct hello rendezvous_hello(const struct comm_place *place, const char token[TOKEN_BYTES]) {
+    struct hello hello = {.rank = place->rank, .world = place->world, .pid = getpid()};
+    memcpy(hello.token, token, sizeof hello.token);
+    socket_host_name(hello.host, sizeof hello.host);
+    return hello;
+}
+
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
@@ -113,12 +120,10 @@ static enum status connect_any(int *fd, const struct meeting *m, struct err *e) 
 enum status rendezvous_try(struct peer *peer, const char *folder, const struct comm_place *place,
                            struct err *e) {
     struct meeting m = {0};
-    struct hello hello = {.rank = place->rank, .world = place->world, .pid = getpid()};
     enum status status = STATUS_OK;
     GUARD(read_meeting(&m, folder, e));
     GUARD(connect_any(&peer->fd, &m, e));
-    memcpy(hello.token, m.token, sizeof hello.token);
-    socket_host_name(hello.host, sizeof hello.host);
+    const struct hello hello = rendezvous_hello(place, m.token);
     peer_put(peer, FRAME_HELLO, place->rank, &hello, sizeof hello);
     peer->heard_ns = clock_steady_ns();
 done:

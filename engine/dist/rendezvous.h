@@ -11,6 +11,8 @@
 /* Rank 0: listens and writes the file. loopback: all ranks are on this machine. */
 enum status rendezvous_open(int *listener, char token[TOKEN_BYTES], const char *folder,
                             const struct comm_place *place, struct err *e);
+/* Who this rank is. */
+struct hello rendezvous_hello(const struct comm_place *place, const char token[TOKEN_BYTES]);
 /* Everyone is there: the file has done its work. */
 void rendezvous_close(const char *folder);
 /* Any other rank: one attempt to reach rank 0 by what the file says now. STATUS_NOT_FOUND or

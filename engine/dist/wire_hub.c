@@ -43,8 +43,9 @@ static void welcome_all(struct wire *w) {
     for (int64_t i = 1; i < w->place.world; i++) {
         if (w->peers[i].fd < 0) return;
     }
+    const struct hello hello = rendezvous_hello(&w->place, w->token);
     for (int64_t i = 1; i < w->place.world; i++) {
-        peer_put(&w->peers[i], FRAME_WELCOME, 0, NULL, 0);
+        peer_put(&w->peers[i], FRAME_WELCOME, 0, &hello, sizeof hello);
     }
     socket_close(&w->listener);
     rendezvous_close(w->options.folder);
@@ -145,10 +146,20 @@ static void hear_loss(struct wire *w, const struct frame *frame, const char *pay
     wire_lose(w, loss.rank, loss.status, loss.text);
 }
 
+static void hear_welcome(struct wire *w, struct peer *hub, const struct frame *frame,
+                         const char *payload) {
+    struct hello hello;
+    if (frame->bytes != (int64_t)sizeof hello) return;
+    memcpy(&hello, payload, sizeof hello);
+    hub->pid = hello.pid;
+    snprintf(hub->host, sizeof hub->host, "%.*s", HOST_NAME_MAX_BYTES - 1, hello.host);
+    set_joined(w);
+}
+
 static void take_message(struct wire *w, struct peer *p, const struct frame *frame,
                          const char *payload) {
     switch (frame->kind) {
-    case FRAME_WELCOME: set_joined(w); break;
+    case FRAME_WELCOME: hear_welcome(w, p, frame, payload); break;
     case FRAME_PART: add_part(w, p->rank, frame->number, payload, frame->bytes); break;
     case FRAME_ALL: set_result(w, frame->number, payload, (size_t)frame->bytes); break;
     case FRAME_LOST: hear_loss(w, frame, payload); break;

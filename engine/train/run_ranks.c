@@ -2,8 +2,6 @@
  * would do the same work, and saying it when one is lost.
  *
  * Rank 0 speaks for all where one is enough: it writes checkpoints, results and samples. */
-#include <stdio.h>
-
 #include "base/mem.h"
 #include "engine/rundir.h"
 #include "engine/train/corpus_report.h"
@@ -29,7 +27,6 @@ static void say_lost(void *context, const struct err *why) {
     struct run *const r = context;
     if (atomic_exchange(&r->told, true)) return;
     report_error(&r->log, why);
-    fprintf(stderr, "plimsoll-engine: rank %lld: %s\n", (long long)r->place.rank, why->text);
 }
 
 enum status run_join(struct run *r, struct err *e) {

@@ -225,6 +225,54 @@ enum status follow_batch(struct store *store, struct event_reader *reader, struc
     return store_end(store, take_events(store, reader, job, count, e), e);
 }
 
+static bool is_of_interest(enum event_kind kind) {
+    return kind == EVENT_MEMORY || kind == EVENT_HOLDINGS || kind == EVENT_OOM ||
+           kind == EVENT_LOG || kind == EVENT_ERROR;
+}
+
+static enum status take_other(struct store *store, struct job_row *job, const cJSON *event,
+                              struct err *e) {
+    const char *const name = get_text(event, "kind");
+    const enum event_kind kind = event_kind_parse(name);
+    if (!is_of_interest(kind)) return STATUS_OK;
+    if (kind == EVENT_ERROR && job->outcome) return STATUS_OK; /* rank 0 said why */
+    if (kind == EVENT_ERROR) row_json(&job->outcome, event);
+    struct str text = {0};
+    json_append(&text, event);
+    const enum status status =
+        store_event_add(store, job, name, get_i64(event, "time_ms"), str_text(&text), e);
+    str_release(&text);
+    return status;
+}
+
+static enum status take_others(struct store *store, struct event_reader *reader,
+                               struct job_row *job, int64_t *count, struct err *e) {
+    while (*count < FOLLOW_BATCH) {
+        cJSON *event = NULL;
+        int64_t skipped = 0;
+        TRY(event_reader_next(reader, &event, &skipped, e));
+        if (!event) break;
+        const enum status status = take_other(store, job, event, e);
+        cJSON_Delete(event);
+        TRY(status);
+        (*count)++;
+    }
+    return STATUS_OK;
+}
+
+enum status follow_other(struct store *store, struct event_reader *reader, struct job_row *job,
+                         int64_t rank, int64_t *count, struct err *e) {
+    const int64_t before = reader->offset;
+    *count = 0;
+    TRY(store_begin(store, e));
+    enum status status = take_others(store, reader, job, count, e);
+    if (status == STATUS_OK && reader->offset != before) {
+        status = store_rank_put(store, job->number, rank, reader->offset, e);
+        if (status == STATUS_OK) status = store_job_update(store, job, e);
+    }
+    return store_end(store, status, e);
+}
+
 enum status follow_say(struct store *store, struct job_row *job, const char *level,
                        const char *message, struct err *e) {
     cJSON *fields = cJSON_CreateObject();

@@ -18,6 +18,12 @@ enum { FOLLOW_BATCH = 1000 };
 enum status follow_batch(struct store *store, struct event_reader *reader, struct job_row *job,
                          int64_t *count, struct err *e);
 
+/* The same for a rank that is not the first: of its events those are taken that are about this rank
+ * alone (its memory, its shortages, its log), and the reason of its end, where rank 0 left none.
+ * The place in its file is kept beside the job. */
+enum status follow_other(struct store *store, struct event_reader *reader, struct job_row *job,
+                         int64_t rank, int64_t *count, struct err *e);
+
 /* Adds the server's own message to the job's events. level: info | warn | error. */
 enum status follow_say(struct store *store, struct job_row *job, const char *level,
                        const char *message, struct err *e);

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "server/run/follow.h"
 #include "server/run/outcome.h"
+#include "server/run/ranks.h"
 #include "server/run/results.h"
 
 enum { PLAN_BYTES_MAX = 4 << 20, LOG_TAIL_BYTES = 1000 };
@@ -37,7 +38,7 @@ enum status launch_plan(const char *engine, const char *run, const char *spec,
     GUARD(file_remove_all(plan, e));
     GUARD(file_remove_all(log, e));
     const char *const argv[] = {engine, "plan", spec_path, run, NULL};
-    const struct process_command command = {argv, plan, log};
+    const struct process_command command = {.argv = argv, .stdout_path = plan, .stderr_path = log};
     GUARD(process_start(&command, process, e));
 done:
     mem_free(spec_path);
@@ -114,13 +115,18 @@ done:
     return status;
 }
 
-enum status launch_rank(const char *engine, const char *run, struct rank_identity *process,
-                        struct err *e) {
-    TRY(rundir_clear_control(run, e));
+enum status launch_ranks(const char *engine, const char *run, int64_t ranks,
+                         struct rank_identity *process, struct err *e) {
+    struct ranks_command start = {0};
     char *log = rundir_log(run, 0);
-    const char *const argv[] = {engine, "run", run, NULL};
-    const struct process_command command = {argv, NULL, log};
-    const enum status status = process_start(&command, process, e);
+    enum status status = STATUS_OK;
+    GUARD(rundir_clear_control(run, e));
+    GUARD(ranks_command_make(&start, engine, run, ranks, e));
+    const struct process_command command = {
+        .argv = start.argv, .stderr_path = log, .environment = start.environment};
+    GUARD(process_start(&command, process, e));
+done:
+    ranks_command_release(&start);
     mem_free(log);
     return status;
 }

@@ -14,9 +14,10 @@ enum status launch_plan(const char *engine, const char *run, const char *spec,
 /* The plan after that process ended: caller frees. The engine's own error is handed on with its
  * status, text and param; a plan that does not fit is STATUS_OOM with both figures. */
 enum status launch_read_plan(const char *run, struct process_end end, char **plan, struct err *e);
-/* Starts `plimsoll-engine run` in the run directory. Its stderr is appended to rank.0.log. */
-enum status launch_rank(const char *engine, const char *run, struct rank_identity *process,
-                        struct err *e);
+/* Starts `plimsoll-engine run` in the run directory, by mpirun when there are several ranks. Its
+ * stderr, and that of all ranks, is appended to rank.0.log. */
+enum status launch_ranks(const char *engine, const char *run, int64_t ranks,
+                         struct rank_identity *process, struct err *e);
 /* The error in {"status","message","param"}: fills `out` and returns true if there is one. */
 bool launch_read_error(const cJSON *error, struct err *out);
 /* Sets result and fine_tuned_model of a job whose run is done. */

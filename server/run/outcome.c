@@ -9,6 +9,13 @@
 
 #include "engine/events.h"
 
+static bool status_is_lost(const cJSON *event) {
+    const char *name = NULL;
+    struct err ignored = {0};
+    (void)json_get_string(event, "status", &name, &ignored);
+    return name && strcmp(name, status_name(STATUS_LOST)) == 0;
+}
+
 enum outcome outcome_of(const cJSON *event, struct process_end end) {
     const char *kind = NULL, *how = NULL;
     struct err ignored = {0};
@@ -16,7 +23,10 @@ enum outcome outcome_of(const cJSON *event, struct process_end end) {
         (void)json_get_string(event, "kind", &kind, &ignored);
         (void)json_get_string(event, "outcome", &how, &ignored);
     }
-    if (kind && strcmp(kind, event_kind_name(EVENT_ERROR)) == 0) return OUTCOME_FAILED;
+    if (kind && strcmp(kind, event_kind_name(EVENT_ERROR)) == 0) {
+        /* Another rank died or was stopped: together they go on from the last checkpoint. */
+        return status_is_lost(event) ? OUTCOME_CRASHED : OUTCOME_FAILED;
+    }
     if (how && strcmp(how, "succeeded") == 0) return OUTCOME_SUCCEEDED;
     if (how && strcmp(how, "stopped") == 0) return OUTCOME_STOPPED;
     if (end.state == PROCESS_EXITED && end.exit_code == RUN_EXIT_STOPPED) return OUTCOME_STOPPED;

@@ -66,29 +66,42 @@ static void prepare_attributes(posix_spawnattr_t *attributes) {
                              POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
 }
 
+static bool is_set(const char *setting) {
+    const size_t name = strcspn(setting, "=") + 1;
+    for (char **at = environ; *at; at++) {
+        if (strncmp(*at, setting, name) == 0) return true;
+    }
+    return false;
+}
+
 /* Our environment for the engine, which adds this: threads that wait for each other sleep instead
  * of spinning. Spinning is a little faster on an idle machine and several times slower on one whose
  * cores also serve a page, a browser or another job. What the user has set stays. Caller frees. */
-static char **engine_environment(void) {
-    static const char name[] = "OMP_WAIT_POLICY=";
-    static char passive[] = "OMP_WAIT_POLICY=passive";
-    size_t count = 0;
-    bool set = false;
-    for (; environ[count]; count++) {
-        set |= str_starts_with(environ[count], name);
+static char **engine_environment(const char *const *more) {
+    static const char passive[] = "OMP_WAIT_POLICY=passive";
+    size_t count = 0, extra = 0;
+    while (environ[count]) {
+        count++;
     }
-    char **list = mem_new(count + 2, sizeof *list);
+    while (more && more[extra]) {
+        extra++;
+    }
+    char **list = mem_new(count + extra + 2, sizeof *list);
     memcpy(list, environ, count * sizeof *list);
-    if (!set) list[count] = passive;
+    if (!is_set(passive)) list[count++] = (char *)(uintptr_t)passive;
+    for (size_t i = 0; i < extra; i++) {
+        if (!is_set(more[i])) list[count++] = (char *)(uintptr_t)more[i];
+    }
     return list;
 }
 
-static enum status spawn(const char *const *argv, posix_spawn_file_actions_t *actions, pid_t *pid,
-                         struct err *e) {
+static enum status spawn(const struct process_command *command, posix_spawn_file_actions_t *actions,
+                         pid_t *pid, struct err *e) {
+    const char *const *const argv = command->argv;
     posix_spawnattr_t attributes;
     prepare_attributes(&attributes);
     posix_spawn_file_actions_addclosefrom_np(actions, 3);
-    char **environment = engine_environment();
+    char **environment = engine_environment(command->environment);
     const int code = posix_spawn(pid, argv[0], actions, &attributes, (char *const *)(uintptr_t)argv,
                                  environment);
     mem_free(environment);
@@ -109,7 +122,7 @@ enum status process_start(const struct process_command *command, struct rank_ide
                                          0666);
     }
     pid_t pid = 0;
-    const enum status status = spawn(command->argv, &actions, &pid, e);
+    const enum status status = spawn(command, &actions, &pid, e);
     posix_spawn_file_actions_destroy(&actions);
     TRY(status);
     *identity = (struct rank_identity){.pid = pid, .start_time = start_time_of(pid)};
@@ -127,6 +140,11 @@ struct process_end process_poll(const struct rank_identity *identity) {
     }
     if (WIFSIGNALED(how)) return (struct process_end){PROCESS_SIGNALED, WTERMSIG(how)};
     return (struct process_end){PROCESS_EXITED, WEXITSTATUS(how)};
+}
+
+void process_signal(const struct rank_identity *identity, int signal_number) {
+    ASSERT(identity->pid > 1);
+    (void)kill((pid_t)identity->pid, signal_number);
 }
 
 void process_signal_group(const struct rank_identity *identity, int signal_number) {
@@ -232,7 +250,8 @@ enum status process_capture(const struct process_question *question, struct proc
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
     pid_t pid = 0;
-    const enum status status = spawn(question->argv, &actions, &pid, e);
+    const struct process_command command = {.argv = question->argv};
+    const enum status status = spawn(&command, &actions, &pid, e);
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     close(err[1]);

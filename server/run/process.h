@@ -18,6 +18,8 @@
 struct process_command {
     const char *const *argv; /* ends with NULL; argv[0] is the path of the program */
     const char *stdout_path, *stderr_path;
+    const char *const *environment; /* NAME=VALUE, ends with NULL: where the user has not set NAME;
+                                       NULL: none */
 };
 /* Starts it; *identity names it for ever. STATUS_NOT_FOUND if the program is not there. */
 enum status process_start(const struct process_command *command, struct rank_identity *identity,
@@ -36,6 +38,8 @@ struct process_end {
 /* Looks once, without waiting. After anything but PROCESS_RUNNING the process must not be asked for
  * again. */
 struct process_end process_poll(const struct rank_identity *identity);
+/* Sends a signal to this process alone; one that is gone is fine. */
+void process_signal(const struct rank_identity *identity, int signal_number);
 /* Sends a signal to the whole group; a group that is gone is fine. */
 void process_signal_group(const struct rank_identity *identity, int signal_number);
 /* True while any process of the group lives. */

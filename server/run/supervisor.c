@@ -11,6 +11,7 @@
  * a restart. */
 #include "server/run/supervisor.h"
 
+#include <ctype.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -25,6 +26,7 @@
 #include "server/run/launch.h"
 #include "server/run/outcome.h"
 #include "server/run/process.h"
+#include "server/run/ranks.h"
 #include "server/run/results.h"
 
 enum { TICK_ACTIVE_MS = 100, TICK_IDLE_MS = 1000, TICK_TROUBLE_MS = 2000 };
@@ -41,8 +43,10 @@ struct active {
     struct rank_identity rank;
     bool has_process;
     struct event_reader reader;
-    int64_t term_sent_ns;   /* 0: not asked to stop */
-    int64_t watched_ns;     /* since when run_ms has been counted */
+    int64_t ranks;               /* of the job's spec */
+    struct event_reader *others; /* [ranks]; of those beyond 0; NULL: there are none */
+    int64_t term_sent_ns;        /* 0: not asked to stop */
+    int64_t watched_ns;          /* since when run_ms has been counted */
     struct process_end end; /* how the last process ended; gone when no process has been watched */
     bool disk_full;         /* at that moment: then neither an event nor a log could be written */
 };
@@ -67,8 +71,31 @@ static bool wished(const struct job_row *job, const char *wish) {
     return job->wish && strcmp(job->wish, wish) == 0;
 }
 
-static void release_active(struct active *a) {
+static void close_readers(struct active *a) {
     if (a->run) event_reader_close(&a->reader);
+    for (int64_t rank = 1; a->others && rank < a->ranks; rank++) {
+        event_reader_close(&a->others[rank]);
+    }
+    mem_free(a->others);
+    a->others = NULL;
+}
+
+/* Where an offset cannot be read an event may be taken twice, but none is lost. */
+static void open_readers(struct supervisor *s) {
+    struct active *const a = &s->active;
+    event_reader_open(&a->reader, a->run, 0, a->job.event_offset);
+    a->ranks = ranks_of_spec(a->job.spec);
+    if (a->ranks > 1) a->others = mem_new((size_t)a->ranks, sizeof *a->others);
+    for (int64_t rank = 1; rank < a->ranks; rank++) {
+        int64_t offset = 0;
+        struct err ignored = {0};
+        (void)store_rank_get(s->config.store, a->job.number, rank, &offset, &ignored);
+        event_reader_open(&a->others[rank], a->run, rank, offset);
+    }
+}
+
+static void release_active(struct active *a) {
+    close_readers(a);
     job_row_release(&a->job);
     mem_free(a->run);
     *a = (struct active){0};
@@ -134,7 +161,7 @@ static void hold(struct supervisor *s, struct job_row *row) {
     *row = (struct job_row){0};
     a->run = store_run_folder(s->config.store, a->job.id);
     a->watched_ns = clock_steady_ns();
-    event_reader_open(&a->reader, a->run, 0, a->job.event_offset);
+    open_readers(s);
     if (a->job.rank_pid > 1) {
         a->rank = (struct rank_identity){.pid = a->job.rank_pid, .start_time = a->job.rank_start};
         snprintf(a->rank.boot_id, sizeof a->rank.boot_id, "%s",
@@ -148,7 +175,7 @@ static enum status hold_again(struct supervisor *s, struct err *e) {
     struct job_row row = {0};
     TRY(store_job_get(s->config.store, s->active.job.id, &row, e));
     const struct active before = s->active;
-    event_reader_close(&s->active.reader);
+    close_readers(&s->active);
     job_row_release(&s->active.job);
     mem_free(s->active.run);
     s->active = (struct active){0};
@@ -188,7 +215,7 @@ static enum status start_rank(struct supervisor *s, const char *message, struct 
     row_text(&a->job.outcome, NULL);
     set_state(&a->job, "running", "load");
     struct err error = {0};
-    const enum status status = launch_rank(s->config.engine, a->run, &a->rank, &error);
+    const enum status status = launch_ranks(s->config.engine, a->run, a->ranks, &a->rank, &error);
     if (status != STATUS_OK) return settle_failed(s, &error, e);
     keep_identity(a);
     a->watched_ns = clock_steady_ns();
@@ -252,17 +279,30 @@ static void reason_of(const struct active *a, const cJSON *event, struct process
     str_release(&log);
 }
 
-static enum status restart(struct supervisor *s, enum outcome outcome, struct process_end end,
-                           struct err *e) {
-    struct active *const a = &s->active;
+/* A lost rank is named by those that are left; else only the way the process ended is known. */
+static void crash_of(const cJSON *event, struct process_end end, struct err *out) {
     char how[96];
-    char *message =
-        outcome == OUTCOME_STOPPED
-            ? str_format("The run was stopped from outside; continuing")
-            : str_format("The training process was %s at step %lld; continuing from the "
-                         "last checkpoint (attempt %lld of %d)",
-                         process_end_text(end, how), (long long)a->job.step,
-                         (long long)a->job.crashes, CRASHES_MAX);
+    if (launch_read_error(event, out)) {
+        out->text[0] = (char)toupper((unsigned char)out->text[0]);
+        return;
+    }
+    err_set(out, STATUS_INTERNAL, "The training process was %s", process_end_text(end, how));
+}
+
+static enum status restart(struct supervisor *s, enum outcome outcome, const cJSON *event,
+                           struct process_end end, struct err *e) {
+    struct active *const a = &s->active;
+    char *message = NULL;
+    if (outcome == OUTCOME_STOPPED) {
+        message = str_format("The run was stopped from outside; continuing");
+    } else {
+        struct err how = {0};
+        crash_of(event, end, &how);
+        message =
+            str_format("%s, at step %lld; continuing from the last checkpoint (attempt %lld "
+                       "of %d)",
+                       how.text, (long long)a->job.step, (long long)a->job.crashes, CRASHES_MAX);
+    }
     set_state(&a->job, "running", "interrupted");
     enum status status = move(s, &a->job, "warn", message, e);
     if (status == STATUS_OK) status = start_rank(s, "Run continued", e);
@@ -288,7 +328,7 @@ static enum status judge(struct supervisor *s, const cJSON *event, struct proces
     case VERDICT_PAUSE:
         return settle(s, &a->job, "paused", "info",
                       "Paused; resuming continues from the checkpoint", e);
-    case VERDICT_RESTART: return restart(s, outcome, end, e);
+    case VERDICT_RESTART: return restart(s, outcome, event, end, e);
     case VERDICT_FAIL: break;
     }
     struct err reason = {0};
@@ -310,11 +350,18 @@ static enum status rank_ended(struct supervisor *s, struct process_end end, stru
 }
 
 static enum status follow_all(struct supervisor *s, struct err *e) {
+    struct active *const a = &s->active;
     int64_t count = 0;
     do {
-        TRY(follow_batch(s->config.store, &s->active.reader, &s->active.job, &count, e));
+        TRY(follow_batch(s->config.store, &a->reader, &a->job, &count, e));
         if (count) s->config.news(s->config.context);
     } while (count == FOLLOW_BATCH);
+    for (int64_t rank = 1; rank < a->ranks; rank++) {
+        do {
+            TRY(follow_other(s->config.store, &a->others[rank], &a->job, rank, &count, e));
+            if (count) s->config.news(s->config.context);
+        } while (count == FOLLOW_BATCH);
+    }
     return STATUS_OK;
 }
 
@@ -325,15 +372,27 @@ static enum status follow_living(struct supervisor *s, struct err *e) {
     return follow_all(s, e);
 }
 
+/* mpirun would end its ranks a second after SIGTERM, in the middle of a checkpoint: several ranks
+ * are asked through the run directory alone. */
+static void signal_stop(const struct active *a) {
+    const bool planning = strcmp(a->job.status, "validating_files") == 0;
+    if (a->ranks == 1 || planning) process_signal_group(&a->rank, SIGTERM);
+}
+
+static void kill_run(const struct active *a) {
+    process_signal_group(&a->rank, SIGKILL);
+    if (a->ranks > 1) ranks_kill(a->run, a->ranks);
+}
+
 /* Asks, waits, kills. */
 static enum status enforce_stop(struct active *a, int64_t grace_ms, struct err *e) {
     const int64_t now = clock_steady_ns();
     if (!a->term_sent_ns) {
         a->term_sent_ns = now;
         TRY(rundir_request_stop(a->run, e));
-        process_signal_group(&a->rank, SIGTERM);
+        signal_stop(a);
     } else if (now - a->term_sent_ns > grace_ms * 1000000) {
-        process_signal_group(&a->rank, SIGKILL);
+        kill_run(a);
     }
     return STATUS_OK;
 }
@@ -354,7 +413,7 @@ static enum status fulfil_wish(struct supervisor *s, struct err *e) {
  * over. */
 static enum status process_ended(struct supervisor *s, struct process_end end, struct err *e) {
     struct active *const a = &s->active;
-    if (process_group_exists(&a->rank)) process_signal_group(&a->rank, SIGKILL);
+    if (process_group_exists(&a->rank) || a->ranks > 1) kill_run(a);
     int64_t free_bytes = INT64_MAX;
     struct err ignored = {0};
     (void)file_free_space(a->run, &free_bytes, &ignored);

@@ -183,6 +183,32 @@ enum status store_job_update(struct store *store, const struct job_row *row, str
     return status;
 }
 
+enum status store_rank_get(struct store *store, int64_t job, int64_t rank, int64_t *offset,
+                           struct err *e) {
+    bool found = false;
+    *offset = 0;
+    db_lock(store->db);
+    struct db_query q = db_query(store->db, SQL_RANK_GET);
+    db_bind_i64(&q, job);
+    db_bind_i64(&q, rank);
+    const enum status status = db_step(&q, &found, e);
+    if (found) *offset = db_i64(&q, 0);
+    db_unlock(store->db);
+    return status;
+}
+
+enum status store_rank_put(struct store *store, int64_t job, int64_t rank, int64_t offset,
+                           struct err *e) {
+    db_lock(store->db);
+    struct db_query q = db_query(store->db, SQL_RANK_PUT);
+    db_bind_i64(&q, job);
+    db_bind_i64(&q, rank);
+    db_bind_i64(&q, offset);
+    const enum status status = db_run(&q, NULL, e);
+    db_unlock(store->db);
+    return status;
+}
+
 enum status store_job_wish(struct store *store, const char *id, const char *wish, struct err *e) {
     db_lock(store->db);
     struct db_query q = db_query(store->db, SQL_JOB_WISH);

@@ -62,6 +62,8 @@
       "tokens_per_second=?,step_seconds=?,trained_tokens=?,memory=?,outcome=?,error=?,crashes=?,"  \
       "crash_step=?,"                                                                              \
       "result=?,fine_tuned_model=?,results_file=?,run_ms=?,spec=? WHERE number=?")                 \
+    X(SQL_RANK_GET, "SELECT event_offset FROM ranks WHERE job=? AND rank=?")                       \
+    X(SQL_RANK_PUT, "INSERT OR REPLACE INTO ranks(job,rank,event_offset) VALUES(?,?,?)")           \
     X(SQL_JOB_WISH, "UPDATE jobs SET wish=? WHERE id=?")                                           \
     X(SQL_JOB_WISH_GET, "SELECT wish FROM jobs WHERE number=?")                                    \
     X(SQL_JOB_UNTUNE, "UPDATE jobs SET fine_tuned_model=NULL,result=NULL WHERE number=?")          \
@@ -154,6 +156,10 @@ enum sql_name { SQL_STATEMENTS(SQL_NAME) SQL_COUNT };
     "CREATE TABLE checkpoints(job INTEGER NOT NULL,step INTEGER NOT NULL,"                         \
     " created_at INTEGER NOT NULL,path TEXT NOT NULL,PRIMARY KEY(job,step)) WITHOUT ROWID;"        \
     "CREATE TABLE inspections(path TEXT PRIMARY KEY,stamp TEXT NOT NULL,report TEXT NOT NULL);"
+/* How far the event files of ranks beyond 0 have been read. */
+#define SQL_MIGRATION_2                                                                            \
+    "CREATE TABLE ranks(job INTEGER NOT NULL,rank INTEGER NOT NULL,"                               \
+    " event_offset INTEGER NOT NULL,PRIMARY KEY(job,rank)) WITHOUT ROWID;"
 
 /* Memory by rank, with what else is on the device; and the newest event of a kind of each rank. */
 #define SQL_MIGRATION_2                                                                            \

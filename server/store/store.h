@@ -117,6 +117,11 @@ enum status store_job_create(struct store *store, struct job_row *row, const cha
 enum status store_job_by_key(struct store *store, const char *key, char **id, char **request_hash,
                              struct err *e);
 enum status store_job_get(struct store *store, const char *id, struct job_row *out, struct err *e);
+/* How far events.<rank>.jsonl of a rank beyond 0 is in the database, in bytes; 0 at first. */
+enum status store_rank_get(struct store *store, int64_t job, int64_t rank, int64_t *offset,
+                           struct err *e);
+enum status store_rank_put(struct store *store, int64_t job, int64_t rank, int64_t offset,
+                           struct err *e);
 /* Writes back everything but the wish and what never changes. */
 enum status store_job_update(struct store *store, const struct job_row *row, struct err *e);
 enum status store_job_wish(struct store *store, const char *id, const char *wish, struct err *e);

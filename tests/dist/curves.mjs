@@ -1,0 +1,100 @@
+// tests/dist/curves.mjs - however many ranks share a run, it learns the same, and each knows its memory.
+//
+// One global batch of 12 samples, cut for 1, 2, 3 and 4 ranks (--full: 24, and 8 ranks too, of which some
+// have nothing to do in the last step of an epoch, which has 5). Losses and gradient norms must be those of one rank to
+// 1e-5, the tolerance of law 2 in f32; the planned peak of every rank is the measured one to the byte.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { CHAT, check, finish, newFolder, newRun, skip } from "../engine/support.mjs";
+import { assertClose, curveOf, eventsOf, hasMpi, runRanks } from "./support_ranks.mjs";
+
+const full = process.argv.includes("--full");
+const WORLDS = full ? [2, 3, 4, 8] : [2, 3, 4];
+const ROWS = 29;
+const GLOBAL = full ? 24 : 12;
+const rows = join(newFolder(), "rows.jsonl");
+writeFileSync(rows, readFileSync(CHAT, "utf8").split("\n").slice(0, ROWS).join("\n") + "\n");
+
+const METHODS = {
+    lora: { lora_dropout: 0.1 },
+    full: { finetuning_type: "full", learning_rate: 1e-4, data: { packing: false } },
+    checkpointing: { gradient_checkpointing: true, data: { packing_strategy: "rows" } },
+};
+
+function specOf(method, world) {
+    const { data, ...spec } = METHODS[method];
+    const rowsEach = GLOBAL / world;
+    const micro = rowsEach % 3 === 0 ? 3 : rowsEach;
+    return {
+        max_steps: 6,
+        per_device_train_batch_size: micro,
+        gradient_accumulation_steps: rowsEach / micro,
+        per_device_eval_batch_size: 2,
+        ...spec,
+        parallel: { ranks: world },
+        data: { train_files: [rows], eval_files: [rows], ...data },
+    };
+}
+
+const evalOf = (folder) => eventsOf(folder, 0, "eval").map((e) => [e.loss, e.mean_token_accuracy]);
+
+async function runWorld(method, world) {
+    const folder = newRun(specOf(method, world));
+    const end = await runRanks(folder, world);
+    assert.equal(end.code, 0, end.stderr);
+    return folder;
+}
+
+function checkMemory(folder, world) {
+    for (let rank = 0; rank < world; rank++) {
+        const planned = eventsOf(folder, rank, "start")[0].planned_peak_bytes;
+        assert.equal(eventsOf(folder, rank, "memory").at(-1).peak, planned, `rank ${rank}`);
+        assert.equal(eventsOf(folder, rank, "done").length, 1, `rank ${rank} says that it is done`);
+    }
+}
+
+async function checkMethod(method) {
+    let alone;
+    await check(`${method}: one rank`, async () => {
+        alone = await runWorld(method, 1);
+        checkMemory(alone, 1);
+    });
+    for (const world of WORLDS) {
+        await check(`${method}: ${world} ranks have the curve of one, and the planned memory`, async () => {
+            const folder = await runWorld(method, world);
+            assertClose(curveOf(folder), curveOf(alone), `${world} ranks`);
+            assertClose(evalOf(folder), evalOf(alone), `evaluation by ${world} ranks`);
+            checkMemory(folder, world);
+            const parts = eventsOf(folder, 0, "step")[0].ranks;
+            assert.equal(parts.length, world);
+            const tokens = parts.map((p) => p.tokens);
+            assert.ok(Math.max(...tokens) < 2 * Math.min(...tokens), `fair parts: ${tokens}`);
+        });
+    }
+}
+
+if (!hasMpi) {
+    skip("several ranks", "this build has no plimsoll-mpi.so, or there is no mpirun");
+    await check("one rank", () => runWorld("lora", 1));
+} else {
+    for (const method of Object.keys(METHODS)) await checkMethod(method);
+    await check("more ranks than samples: some have nothing to do, and all end", async () => {
+        const spec = { ...specOf("lora", 4), max_steps: 3 };
+        const three = join(newFolder(), "rows.jsonl");
+        writeFileSync(three, readFileSync(CHAT, "utf8").split("\n").slice(0, 3).join("\n") + "\n");
+        spec.data = { train_files: [three] };
+        const folder = newRun(spec);
+        const end = await runRanks(folder, 4);
+        assert.equal(end.code, 0, end.stderr);
+        checkMemory(folder, 4);
+    });
+    await check("as many ranks as the spec says, or none at all", async () => {
+        const folder = newRun(specOf("lora", 4));
+        const end = await runRanks(folder, 2);
+        assert.equal(end.code, 1, end.stderr);
+        assert.match(eventsOf(folder, 0, "error")[0].message, /parallel.ranks is 4 and 2 processes were/);
+        assert.match(eventsOf(folder, 1, "error")[0].message, /mpirun -n 4 plimsoll-engine run/);
+    });
+}
+finish();
