@@ -201,18 +201,24 @@ static enum status take_event(struct store *store, struct job_row *job, const cJ
     return status;
 }
 
-static enum status take_events(struct store *store, struct event_reader *reader,
-                               struct job_row *job, int64_t *count, struct err *e) {
+static enum status take_all(struct store *store, struct event_reader *reader, struct job_row *job,
+                            take *take_one, int64_t *count, struct err *e) {
     while (*count < FOLLOW_BATCH) {
         cJSON *event = NULL;
         int64_t skipped = 0;
         TRY(event_reader_next(reader, &event, &skipped, e));
         if (!event) break;
-        const enum status status = take_event(store, job, event, e);
+        const enum status status = take_one(store, job, event, e);
         cJSON_Delete(event);
         TRY(status);
         (*count)++;
     }
+    return STATUS_OK;
+}
+
+static enum status take_events(struct store *store, struct event_reader *reader,
+                               struct job_row *job, int64_t *count, struct err *e) {
+    TRY(take_all(store, reader, job, take_event, count, e));
     if (reader->offset == job->event_offset) return STATUS_OK;
     job->event_offset = reader->offset;
     return store_job_update(store, job, e);
@@ -230,34 +236,13 @@ static bool is_of_interest(enum event_kind kind) {
            kind == EVENT_LOG || kind == EVENT_ERROR;
 }
 
+/* For readers of ranks beyond 0: what is of interest goes the way of rank 0's events. */
 static enum status take_other(struct store *store, struct job_row *job, const cJSON *event,
                               struct err *e) {
-    const char *const name = get_text(event, "kind");
-    const enum event_kind kind = event_kind_parse(name);
+    const enum event_kind kind = event_kind_parse(get_text(event, "kind"));
     if (!is_of_interest(kind)) return STATUS_OK;
     if (kind == EVENT_ERROR && job->outcome) return STATUS_OK; /* rank 0 said why */
-    if (kind == EVENT_ERROR) row_json(&job->outcome, event);
-    struct str text = {0};
-    json_append(&text, event);
-    const enum status status =
-        store_event_add(store, job, name, get_i64(event, "time_ms"), str_text(&text), e);
-    str_release(&text);
-    return status;
-}
-
-static enum status take_others(struct store *store, struct event_reader *reader,
-                               struct job_row *job, int64_t *count, struct err *e) {
-    while (*count < FOLLOW_BATCH) {
-        cJSON *event = NULL;
-        int64_t skipped = 0;
-        TRY(event_reader_next(reader, &event, &skipped, e));
-        if (!event) break;
-        const enum status status = take_other(store, job, event, e);
-        cJSON_Delete(event);
-        TRY(status);
-        (*count)++;
-    }
-    return STATUS_OK;
+    return take_event(store, job, event, e);
 }
 
 enum status follow_other(struct store *store, struct event_reader *reader, struct job_row *job,
@@ -265,7 +250,7 @@ enum status follow_other(struct store *store, struct event_reader *reader, struc
     const int64_t before = reader->offset;
     *count = 0;
     TRY(store_begin(store, e));
-    enum status status = take_others(store, reader, job, count, e);
+    enum status status = take_all(store, reader, job, take_other, count, e);
     if (status == STATUS_OK && reader->offset != before) {
         status = store_rank_put(store, job->number, rank, reader->offset, e);
         if (status == STATUS_OK) status = store_job_update(store, job, e);

@@ -27,7 +27,7 @@ struct db {
 static const char *const STATEMENTS[SQL_COUNT] = {SQL_STATEMENTS(SQL_TEXT)};
 #undef SQL_TEXT
 
-static const char *const MIGRATIONS[] = {SQL_MIGRATION_1, SQL_MIGRATION_2};
+static const char *const MIGRATIONS[] = {SQL_MIGRATION_1, SQL_MIGRATION_2, SQL_MIGRATION_3};
 
 static enum status db_error(struct db *db, const char *doing, struct err *e) {
     const int code = sqlite3_errcode(db->handle);

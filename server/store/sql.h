@@ -156,10 +156,6 @@ enum sql_name { SQL_STATEMENTS(SQL_NAME) SQL_COUNT };
     "CREATE TABLE checkpoints(job INTEGER NOT NULL,step INTEGER NOT NULL,"                         \
     " created_at INTEGER NOT NULL,path TEXT NOT NULL,PRIMARY KEY(job,step)) WITHOUT ROWID;"        \
     "CREATE TABLE inspections(path TEXT PRIMARY KEY,stamp TEXT NOT NULL,report TEXT NOT NULL);"
-/* How far the event files of ranks beyond 0 have been read. */
-#define SQL_MIGRATION_2                                                                            \
-    "CREATE TABLE ranks(job INTEGER NOT NULL,rank INTEGER NOT NULL,"                               \
-    " event_offset INTEGER NOT NULL,PRIMARY KEY(job,rank)) WITHOUT ROWID;"
 
 /* Memory by rank, with what else is on the device; and the newest event of a kind of each rank. */
 #define SQL_MIGRATION_2                                                                            \
@@ -177,5 +173,10 @@ enum sql_name { SQL_STATEMENTS(SQL_NAME) SQL_COUNT };
     "DROP TABLE memory_1;"                                                                         \
     "CREATE TABLE latest(job INTEGER NOT NULL,rank INTEGER NOT NULL,kind TEXT NOT NULL,"           \
     " time_ms INTEGER,data TEXT NOT NULL,PRIMARY KEY(job,rank,kind)) WITHOUT ROWID;"
+
+/* How far the event files of ranks beyond 0 have been read. */
+#define SQL_MIGRATION_3                                                                            \
+    "CREATE TABLE ranks(job INTEGER NOT NULL,rank INTEGER NOT NULL,"                               \
+    " event_offset INTEGER NOT NULL,PRIMARY KEY(job,rank)) WITHOUT ROWID;"
 
 #endif

@@ -69,7 +69,7 @@ async function lose(signal, rank, pattern) {
     return job;
 }
 
-async function checkAll() {
+async function checkLife() {
     await check("a job of three ranks succeeds; every rank's memory is told", async () => {
         const job = await createJob(server, { steps: 4, spec: { parallel } });
         const over = await waitOver(server, job.id);
@@ -90,6 +90,9 @@ async function checkAll() {
         assert.equal((await waitOver(server, job.id, 30_000)).status, "cancelled");
         await allGone(pids);
     });
+}
+
+async function checkPause() {
     await check("a stopped rank is named; pausing writes a checkpoint, resuming continues", async () => {
         const job = await lose("SIGSTOP", 1, /Rank 1 \(process \d+\) has given no sign of life.*continuing/);
         const pids = pidsOf(job.id);
@@ -103,6 +106,9 @@ async function checkAll() {
         await call(server, "POST", `${JOBS}/${job.id}/cancel`);
         await waitOver(server, job.id, 30_000);
     });
+}
+
+async function checkServer() {
     await check("the server dies and comes back: the ranks went on", async () => {
         const job = await createJob(server, LONG);
         await waitStep(server, job.id, 3);
@@ -119,7 +125,9 @@ async function checkAll() {
 }
 
 if (hasMpirun && existsSync(path.join(BUILD, "plimsoll-mpi.so"))) {
-    await checkAll();
+    await checkLife();
+    await checkPause();
+    await checkServer();
 } else {
     skip("jobs of several ranks", "this build has no plimsoll-mpi.so, or there is no mpirun");
 }
