@@ -100,5 +100,7 @@ void file_writer_abort(struct file_writer *w);
 /* Milliseconds since 1970, and a steady clock in nanoseconds for durations. */
 int64_t clock_unix_ms(void);
 int64_t clock_steady_ns(void);
+/* Waits. For loops that look at something that cannot be waited for, such as a file. */
+void clock_pause_ms(int64_t ms);
 
 #endif

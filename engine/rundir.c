@@ -190,26 +190,100 @@ bool rank_is_alive(const struct rank_identity *identity) {
     return start_time == identity->start_time && state != 'Z' && state != 'X';
 }
 
-enum status rundir_request_stop(const char *run, struct err *e) {
+/* FNV-1a; 0 is kept for "no file". */
+static uint64_t mark_of(const struct str *text) {
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (size_t i = 0; i < text->len; i++) {
+        hash = (hash ^ (unsigned char)text->data[i]) * 0x100000001B3u;
+    }
+    return hash ? hash : 1;
+}
+
+static enum status copy_name(const cJSON *object, const char *key, char out[32], struct err *e) {
+    const char *text = NULL;
+    TRY(json_get_string(object, key, &text, e));
+    if (text) snprintf(out, 32, "%s", text);
+    return STATUS_OK;
+}
+
+static enum status parse_control(const cJSON *wish, struct run_control *out, struct err *e) {
+    const cJSON *const cap = json_member(wish, "cap"), *const remedy = json_member(wish, "remedy");
+    TRY(json_get_bool(wish, "stop", &out->stop, e));
+    TRY(json_get_bool(wish, "snapshot", &out->snapshot, e));
+    TRY(copy_name(wish, "undo", out->undo, e));
+    out->has_cap = cap && !cJSON_IsNull(cap);
+    if (out->has_cap) TRY(spec_cap_parse(&out->cap, cap, "cap", e));
+    if (!remedy || cJSON_IsNull(remedy)) return STATUS_OK;
+    FAIL_IF(!cJSON_IsObject(remedy), STATUS_INVALID, "remedy must be an object with name, accept");
+    out->accept = true;
+    TRY(json_get_bool(remedy, "accept", &out->accept, e));
+    return copy_name(remedy, "name", out->remedy, e);
+}
+
+enum status rundir_control_read(const char *run, uint64_t *mark, bool *fresh,
+                                struct run_control *out, struct err *e) {
     char *path = rundir_control(run);
-    cJSON *wish = cJSON_CreateObject();
-    json_add_bool(wish, "stop", true);
+    struct str text = {0};
+    struct err missing = {0};
+    cJSON *wish = NULL;
+    *out = (struct run_control){0};
+    enum status status = file_read(path, SMALL_FILE_MAX, &text, &missing);
+    const uint64_t now = status == STATUS_OK ? mark_of(&text) : 0;
+    if (fresh) *fresh = now != *mark;
+    *mark = now;
+    if (status == STATUS_NOT_FOUND) {
+        status = STATUS_OK;
+    } else if (status != STATUS_OK) {
+        status = err_set(e, status, "%s", missing.text);
+    } else {
+        status = json_parse(str_text(&text), text.len, path, &wish, e);
+        if (status == STATUS_OK) status = parse_control(wish, out, e);
+        if (status != STATUS_OK) {
+            *out = (struct run_control){0};
+            err_prefix(e, "%s", path);
+        }
+    }
+    cJSON_Delete(wish);
+    str_release(&text);
+    mem_free(path);
+    return status;
+}
+
+static void keep_member(cJSON *wish, const cJSON *before, const char *key) {
+    const cJSON *const member = json_member(before, key);
+    if (!member || json_member(wish, key)) return;
+    cJSON_AddItemToObject(wish, key, cJSON_Duplicate(member, true));
+}
+
+enum status rundir_control_wish(const char *run, cJSON *wish, struct err *e) {
+    char *path = rundir_control(run);
+    cJSON *before = NULL;
+    int64_t serial = 0;
+    if (json_read_file(path, SMALL_FILE_MAX, &before, NULL) == STATUS_OK) {
+        (void)json_get_i64(before, "serial", &serial, NULL);
+        keep_member(wish, before, "stop");
+        keep_member(wish, before, "cap");
+    }
+    cJSON_DeleteItemFromObjectCaseSensitive(wish, "serial");
+    json_add_i64(wish, "serial", serial + 1);
     const enum status status = json_write_file(path, wish, e);
+    cJSON_Delete(before);
     cJSON_Delete(wish);
     mem_free(path);
     return status;
 }
 
+enum status rundir_request_stop(const char *run, struct err *e) {
+    cJSON *const wish = cJSON_CreateObject();
+    json_add_bool(wish, "stop", true);
+    return rundir_control_wish(run, wish, e);
+}
+
 bool rundir_stop_requested(const char *run) {
-    char *path = rundir_control(run);
-    cJSON *wish = NULL;
-    bool stop = false;
-    if (json_read_file(path, SMALL_FILE_MAX, &wish, NULL) == STATUS_OK) {
-        stop = cJSON_IsTrue(json_member(wish, "stop"));
-    }
-    cJSON_Delete(wish);
-    mem_free(path);
-    return stop;
+    struct run_control control;
+    struct err ignored = {0};
+    uint64_t mark = 0;
+    return rundir_control_read(run, &mark, NULL, &control, &ignored) == STATUS_OK && control.stop;
 }
 
 enum status rundir_clear_control(const char *run, struct err *e) {

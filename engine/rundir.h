@@ -3,7 +3,7 @@
  *
  *   spec.json              what to run; the file alone reproduces the run
  *   ranks.json             while ranks of a run look for each other: where rank 0 is
- *   control.json           what the operator wants: {"stop": true}, polled each step (as SIGTERM)
+ *   control.json           what the operator wants, polled each step: see struct run_control
  *   events.<rank>.jsonl    see events.h
  *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it
  *   rank.<n>.log           stderr of the rank
@@ -21,6 +21,8 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/json.h"
+#include "engine/spec.h"
 
 enum {
     RUN_EXIT_DONE = 0,
@@ -56,7 +58,31 @@ enum status rundir_identity(const char *run, int64_t rank, struct rank_identity 
 /* True if exactly that process still lives on this machine. */
 bool rank_is_alive(const struct rank_identity *identity);
 
-/* Asks the run to stop (writes control.json), reads and clears the wish. */
+/* What control.json may say. "stop" and "cap" hold as long as they are there; the others are done
+ * once, when the file is another one than before ("serial" makes it so).
+ *   {"stop": true}            as SIGTERM
+ *   {"cap": "90%"}            another memory.cap, from the next step on
+ *   {"remedy": {"name": "micro_batch", "accept": true}} answers `attention`, or asks for it
+ *   {"undo": "micro_batch"}   takes a remedy back, where the plan allows it
+ *   {"snapshot": true}        writes memory/ of the next step
+ */
+struct run_control {
+    bool stop, snapshot;
+    bool has_cap;
+    struct spec_cap cap;
+    char remedy[32], undo[32]; /* "" when absent */
+    bool accept;
+};
+/* Reads it. A file that is missing is an empty wish; one that is broken is STATUS_INVALID. *fresh
+ * (may be NULL): the file is another one than at the last call with this `mark`, which starts
+ * zeroed. */
+enum status rundir_control_read(const char *run, uint64_t *mark, bool *fresh,
+                                struct run_control *out, struct err *e);
+/* Writes a wish: stop and cap that are there already stay, what is done once is replaced. Takes
+ * ownership of the object. */
+enum status rundir_control_wish(const char *run, cJSON *wish, struct err *e);
+
+/* Asks the run to stop, reads and clears the wish. */
 enum status rundir_request_stop(const char *run, struct err *e);
 bool rundir_stop_requested(const char *run);
 enum status rundir_clear_control(const char *run, struct err *e);

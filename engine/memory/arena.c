@@ -142,6 +142,7 @@ enum status arena_open(struct arena **out, struct device *device, int64_t capaci
     const int64_t most = larger ? device->total_bytes : capacity;
     arena->range_bytes = round_up(most, device->page_bytes);
     arena->stats.capacity = capacity;
+    if (device->computes) arena->pressure = pressure_of_others();
     void *base = NULL;
     const enum status status = device_reserve(device, arena->range_bytes, &base, e);
     if (status != STATUS_OK) {
@@ -433,21 +434,20 @@ void arena_free(struct arena *arena, struct arena_block *block) {
     }
 }
 
-/* As if the bytes that lack were asked for. */
+/* What is asked for is the total. */
 static enum status reservation_failed(struct arena *arena, int64_t bytes_total, struct err *e) {
-    const int64_t missing = bytes_total - arena->stats.reserved;
-    char total[24], others[24];
-    struct err plain = {0};
-    const enum status status =
-        shortage(arena, missing > 0 ? missing : 0, CATEGORY_ACTIVATIONS, &plain);
+    char total[24], held[24], capacity[24], others[24];
+    const enum status status = shortage(arena, bytes_total, CATEGORY_ACTIVATIONS, NULL);
     arena->shortage.reservation = true;
-    if (arena->pressure.others == 0) {
-        return err_set(e, status, "%s is to be reserved in all: %s", str_bytes(bytes_total, total),
-                       plain.text);
-    }
-    return err_set(e, status, "%s is to be reserved in all, and others hold %s: %s",
-                   str_bytes(bytes_total, total), str_bytes(arena->pressure.others, others),
-                   plain.text);
+    arena->shortage.label = (struct arena_label){0};
+    const char *const format =
+        arena->pressure.others
+            ? "out of memory in %s: %s are needed in all, %s of %s are in use, others hold %s"
+            : "out of memory in %s: %s are needed in all, %s of %s are in use";
+    return err_set(e, status, format, phase_name(arena->phase), str_bytes(bytes_total, total),
+                   str_bytes(arena->stats.allocated, held),
+                   str_bytes(arena->stats.capacity, capacity),
+                   str_bytes(arena->pressure.others, others));
 }
 
 enum status arena_reserve(struct arena *arena, int64_t bytes_total, struct err *e) {

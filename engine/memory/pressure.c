@@ -27,8 +27,12 @@ static enum status read_count(const char *name, int64_t rank, int64_t *out, stru
     return STATUS_OK;
 }
 
+struct pressure pressure_of_others(void) {
+    return (struct pressure){.others_path = environment("PLIMSOLL_PRETEND_OTHERS")};
+}
+
 enum status pressure_read(struct pressure *p, int64_t rank, struct err *e) {
-    *p = (struct pressure){.others_path = environment("PLIMSOLL_PRETEND_OTHERS")};
+    *p = pressure_of_others();
     TRY(read_count("PLIMSOLL_FAIL_RESERVATION", rank, &p->reservation, e));
     return read_count("PLIMSOLL_FAIL_ALLOCATION", rank, &p->allocation, e);
 }

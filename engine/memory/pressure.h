@@ -5,8 +5,8 @@
  *   PLIMSOLL_PRETEND_OTHERS=FILE        FILE holds the bytes that others hold on the device: read
  *                                       at every reservation, and taken from the capacity
  *
- * Counting begins with pressure_read, which a run calls when training begins; without :RANK it is
- * rank 0 that fails. Not for real use: nothing here is read unless the variables are set. */
+ * Others are there from the beginning; counting begins with pressure_read, which a run calls when
+ * training begins. Without :RANK it is rank 0 that fails. Not for real use: nothing here is read unless the variables are set. */
 #ifndef PLIMSOLL_ENGINE_MEMORY_PRESSURE_H
 #define PLIMSOLL_ENGINE_MEMORY_PRESSURE_H
 
@@ -21,6 +21,8 @@ struct pressure {
     int64_t others;                  /* as last read */
 };
 
+/* Nobody fails yet; others are pretended if they are to be. */
+struct pressure pressure_of_others(void);
 /* STATUS_INVALID names the variable that cannot be read. */
 enum status pressure_read(struct pressure *p, int64_t rank, struct err *e);
 /* Counts one down; true: this one fails. */

@@ -29,6 +29,16 @@ void graphs_release(struct graphs *g) {
     *g = (struct graphs){0};
 }
 
+void graphs_reset(struct graphs *g) {
+    struct err ignored = {0}; /* a device that is lost says so at the next call */
+    if (!g->device) return;
+    (void)device_synchronize(g->device, &ignored);
+    for (int i = 0; i < GRAPH_KEYS_MAX; i++) {
+        drop_graph(g, &g->entries[i]);
+        g->entries[i] = (struct graph_entry){0};
+    }
+}
+
 bool graphs_take_trouble(struct graphs *g, struct err *out) {
     if (g->trouble.status == STATUS_OK) return false;
     *out = g->trouble;

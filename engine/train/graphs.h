@@ -47,6 +47,8 @@ struct graphs {
 /* Off unless `wanted` and the device has graphs. Release before the device is closed. */
 void graphs_init(struct graphs *g, struct device *device, struct arena *arena, bool wanted);
 void graphs_release(struct graphs *g);
+/* Forgets all that was seen and captured; graphs stay on, or off. Waits for the device. */
+void graphs_reset(struct graphs *g);
 /* True once after a capture failed, with the text for the user: who runs the steps logs it. */
 bool graphs_take_trouble(struct graphs *g, struct err *out);
 

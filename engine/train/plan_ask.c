@@ -191,16 +191,35 @@ static cJSON *answer(const struct question *q) {
     return json;
 }
 
+/* What would make it fit, if it does not. */
+static enum status add_remedies(const struct question *q, cJSON *json, struct err *e) {
+    struct run *const r = q->run;
+    struct remedy_list list = {0};
+    if (!q->has_corpus || q->place.capacity <= 0) return STATUS_OK;
+    const enum status status = recover_find(r, &r->layout, q->place.capacity, &list, e);
+    if (status == STATUS_OK) {
+        cJSON_AddItemToObject(json, "remedies", remedy_list_to_json(&list));
+        json_add_bool(json, "fits_with_remedies", list.fits);
+    }
+    remedy_list_release(&list);
+    return status;
+}
+
 enum status plan_ask(char **args, cJSON **out, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
     struct question q = {.run = r};
+    cJSON *json = NULL;
     enum status status = STATUS_OK;
     GUARD(read_args(&q, args, e));
     GUARD(q.folder ? plan_job(&q, e) : plan_question(&q, e));
     if (q.measure) GUARD(measure_here(&q, e));
     GUARD(find_place(&q, e));
-    *out = answer(&q);
+    json = answer(&q);
+    GUARD(add_remedies(&q, json, e));
+    *out = json;
+    json = NULL;
 done:
+    cJSON_Delete(json);
     run_close(r);
     mem_free(r);
     return status;

@@ -41,6 +41,7 @@ enum remedy_kind remedy_parse(const char *name) {
 /* A search, and the shapes that were asked for last: candidates mostly share them. */
 struct climb {
     const struct plan_request *request;
+    const struct layout *now;
     int64_t capacity;
     struct batch_shapes train, eval;
     int64_t train_rows, eval_rows; /* of which the shapes are; 0: none yet */
@@ -223,6 +224,16 @@ static struct remedy *append(struct remedy_list *list) {
     return &list->items[list->count++];
 }
 
+/* The layout before the rungs of this kind that the list ends with: what people compare with. */
+static const struct layout *series_begin(const struct climb *c, const struct remedy_list *list,
+                                         enum remedy_kind kind) {
+    int64_t i = list->count;
+    while (i > 0 && list->items[i - 1].kind == kind) {
+        i--;
+    }
+    return i > 0 ? &list->items[i - 1].layout : c->now;
+}
+
 /* Takes the gentlest rung that helps; *found: there was one. */
 static enum status climb_once(struct climb *c, struct remedy_list *list, struct remedy *at,
                               bool *found, struct err *e) {
@@ -236,7 +247,8 @@ static enum status climb_once(struct climb *c, struct remedy_list *list, struct 
     if (status == STATUS_OK && *found) {
         to->fits = plan_need(&to->plan) <= c->capacity;
         to->cost = list->now.flops > 0 ? to->plan.flops / list->now.flops : 1;
-        remedy_sentence(to->kind, &at->layout, &to->layout, c->request->config->layers, to->text);
+        remedy_sentence(to->kind, series_begin(c, list, to->kind), &to->layout,
+                        c->request->config->layers, to->text);
         *append(list) = *to;
         *at = *to;
     }
@@ -251,6 +263,7 @@ enum status remedies_find(struct remedy_list *list, const struct plan_request *r
     *list = (struct remedy_list){.excluded = list->excluded};
     c->request = request;
     c->capacity = capacity;
+    c->now = now;
     at->layout = *now;
     enum status status = plan_layout(c, now, &at->plan, e);
     list->now = at->plan;
@@ -269,6 +282,23 @@ void remedy_list_release(struct remedy_list *list) {
     if (!list) return;
     mem_free(list->items);
     *list = (struct remedy_list){0};
+}
+
+cJSON *remedy_list_to_json(const struct remedy_list *list) {
+    cJSON *const remedies = cJSON_CreateArray();
+    for (int64_t i = 0; i < list->count; i++) {
+        const struct remedy *const rung = &list->items[i];
+        if (i + 1 < list->count && list->items[i + 1].kind == rung->kind) continue;
+        cJSON *const one = cJSON_CreateObject();
+        json_add_string(one, "remedy", remedy_name(rung->kind));
+        json_add_i64(one, "peak", plan_need(&rung->plan));
+        json_add_number(one, "cost", rung->cost);
+        json_add_string(one, "text", rung->text);
+        json_add_bool(one, "fits", rung->fits);
+        cJSON_AddItemToObject(one, "layout", layout_to_json(&rung->layout));
+        cJSON_AddItemToArray(remedies, one);
+    }
+    return remedies;
 }
 
 struct layout remedy_undo(const struct layout *now, const struct layout *asked,

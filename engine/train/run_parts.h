@@ -11,6 +11,7 @@
 #include "engine/train/checkpoint.h"
 #include "engine/train/corpus.h"
 #include "engine/train/gang.h"
+#include "engine/train/recover.h"
 #include "engine/train/report.h"
 #include "engine/train/run.h"
 #include "engine/train/schedule.h"
@@ -29,8 +30,9 @@ struct run {
     struct model_config config;
     struct session_options options;
     struct corpus corpus;
-    struct layout layout;
+    struct layout layout; /* in use, and its plan */
     struct plan plan;
+    struct recovery recovery;
     struct session session;
     struct weights_report weights; /* what the model files hold beyond the model */
     struct trainer_state state;
@@ -46,6 +48,14 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e);
 enum status run_read_corpus(struct run *r, struct err *e);
 /* The plan of r->layout, from the data. */
 enum status run_make_plan(struct run *r, struct err *e);
+/* The plan of any layout, from the data. */
+enum status run_plan_layout(struct run *r, const struct layout *layout, struct plan *plan,
+                            struct err *e);
+/* For struct shape_source; the context is a struct run. The batcher stays cut so. */
+void run_find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out);
+/* The session of r->layout, without and with its weights. */
+enum status run_open_session(struct run *r, struct err *e);
+enum status run_load_weights(struct run *r, struct err *e);
 /* Joins the other ranks, of which there must be as many as the spec says. */
 enum status run_join(struct run *r, struct err *e);
 /* Continues from the newest checkpoint, if there is one. */
@@ -56,5 +66,15 @@ bool run_leads(const struct run *r);
  */
 enum status run_prepare(struct run *r, struct err *e);
 void run_close(struct run *r);
+
+/* One optimizer step, however often it has to be begun. */
+enum status run_train_step(struct run *r, struct err *e);
+enum status run_evaluate(struct run *r, struct err *e);
+enum status run_say_samples(struct run *r, struct err *e);
+enum status run_save_checkpoint(struct run *r, struct err *e);
+/* adapter/ or model/; *name is "adapter" or "model" on the rank that leads, else NULL. */
+enum status run_export(struct run *r, const char **name, struct err *e);
+/* What memory.cap allows now; 0: it is not set. */
+int64_t run_cap(const struct run *r);
 
 #endif

@@ -32,33 +32,29 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e) {
     return check_weights(&r->spec, &r->config, e);
 }
 
-enum status run_make_plan(struct run *r, struct err *e) {
-    struct corpus *const corpus = &r->corpus;
-    struct batch_shapes *const train = mem_new(1, sizeof *train), *const eval =
-                                                                      mem_new(1, sizeof *eval);
-    shapes_scan(train, &corpus->batcher, corpus->total_steps);
-    if (corpus->has_eval)
-        shapes_scan(eval, &corpus->eval_batcher, corpus->eval_batcher.steps_per_epoch);
+void run_find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
+    struct run *const r = context;
+    struct corpus *const c = &r->corpus;
+    struct batcher *const b = eval ? &c->eval_batcher : &c->batcher;
+    batcher_cut(b, rows);
+    shapes_scan(out, b, eval ? b->steps_per_epoch : c->total_steps);
+}
+
+enum status run_plan_layout(struct run *r, const struct layout *layout, struct plan *plan,
+                            struct err *e) {
+    const struct shape_source source = {r, run_find_shapes};
+    const struct batch_shapes none = {0};
     const struct plan_request request = {.config = &r->config,
                                          .options = &r->options,
                                          .spec = &r->spec,
-                                         .layout = &r->layout,
-                                         .train = train,
-                                         .eval = eval};
-    const enum status status = plan_make(&r->plan, &request, e);
-    mem_free(train);
-    mem_free(eval);
-    return status;
+                                         .train = &none,
+                                         .eval = r->corpus.has_eval ? &none : NULL,
+                                         .source = &source};
+    return remedy_plan(plan, &request, layout, e);
 }
 
-static enum status check_fit(const struct plan *plan, int64_t capacity, struct err *e) {
-    if (plan->stats.reserved_peak <= capacity) return STATUS_OK;
-    char needed[24], there[24];
-    return err_set_param(e, STATUS_OOM, "memory.cap",
-                         "the run needs %s and there are %s: lower per_device_train_batch_size or "
-                         "data.max_length, or "
-                         "set gradient_checkpointing",
-                         str_bytes(plan->stats.reserved_peak, needed), str_bytes(capacity, there));
+enum status run_make_plan(struct run *r, struct err *e) {
+    return run_plan_layout(r, &r->layout, &r->plan, e);
 }
 
 /* What needs no device: the data, and the plan from them. */
@@ -72,7 +68,7 @@ static enum status read_and_plan(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status open_session(struct run *r, struct err *e) {
+enum status run_open_session(struct run *r, struct err *e) {
     const struct session_place place = {
         .device = r->spec.device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
     r->options.optimizer.offloading = r->layout.optimizer_offloading;
@@ -82,7 +78,7 @@ static enum status open_session(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status load_weights(struct run *r, struct err *e) {
+enum status run_load_weights(struct run *r, struct err *e) {
     const struct session_source source = {.model = r->spec.model,
                                           .adapter = r->spec.adapter_name_or_path,
                                           .seed = (uint64_t)r->spec.seed};
@@ -91,10 +87,17 @@ static enum status load_weights(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status check_session(const struct run *r, struct err *e) {
-    struct arena_stats stats;
-    arena_get_stats(r->session.arena, &stats);
-    return check_fit(&r->plan, stats.capacity, e);
+/* Finds a layout that fits; `open` says how opening the session ended. Where what the session holds
+ * all the time is too much, or becomes another thing by the layout, it is opened again. *fresh: it
+ * was, and has no weights. */
+static enum status fit_session(struct run *r, enum status open, bool *fresh, struct err *e) {
+    TRY(recover_begin(r, e));
+    *fresh = open != STATUS_OK || r->layout.optimizer_offloading != r->options.optimizer.offloading;
+    if (!*fresh) return STATUS_OK;
+    session_close(&r->session);
+    if (run_open_session(r, e) != STATUS_OOM) return e->status;
+    return err_prefix(e, "weights, gradients and optimizer states alone do not fit; train with "
+                         "finetuning_type lora or a smaller r, or give the run more memory");
 }
 
 /* read_and_plan on a thread of its own. */
@@ -110,32 +113,46 @@ static void *read_and_plan_beside(void *context) {
     return NULL;
 }
 
+/* Opening may fail for lack of memory where the layout asked for is too much: that is seen to when
+ * the plan is there. */
+static bool can_be_fitted(const struct run *r, enum status open) {
+    return open == STATUS_OK || (open == STATUS_OOM && r->session.arena);
+}
+
+static enum status fill_one_by_one(struct run *r, struct err *e) {
+    struct err device_error = {0};
+    bool fresh = false;
+    TRY(read_and_plan(r, e));
+    const enum status open = run_open_session(r, &device_error);
+    if (!can_be_fitted(r, open)) return err_set(e, open, "%s", device_error.text);
+    TRY(fit_session(r, open, &fresh, e));
+    TRY(report_phase(&r->log, "load", e));
+    return run_load_weights(r, e);
+}
+
 static enum status fill_session(struct run *r, struct err *e) {
     struct beside beside = {.run = r};
     pthread_t thread;
+    bool fresh = false;
     const bool gpu = str_starts_with(r->spec.device, "cuda");
-    if (!gpu || pthread_create(&thread, NULL, read_and_plan_beside, &beside) != 0) {
-        /* On a CPU both sides want the same cores. */
-        TRY(read_and_plan(r, e));
-        TRY(open_session(r, e));
-        TRY(check_session(r, e));
-        TRY(report_phase(&r->log, "load", e));
-        return load_weights(r, e);
-    }
-    struct err device_error = {0};
-    enum status status = open_session(r, &device_error);
-    if (status == STATUS_OK) status = load_weights(r, &device_error);
+    if (!gpu || pthread_create(&thread, NULL, read_and_plan_beside, &beside) != 0)
+        return fill_one_by_one(r, e); /* on a CPU both sides want the same cores */
+    struct err device_error = {0}, weights_error = {0};
+    const enum status open = run_open_session(r, &device_error);
+    const enum status loaded = open == STATUS_OK ? run_load_weights(r, &weights_error) : STATUS_OK;
     pthread_join(thread, NULL);
     if (beside.status != STATUS_OK) {
         *e = beside.error;
         return beside.status;
     }
-    if (status != STATUS_OK) {
-        *e = device_error;
-        return status;
+    if (!can_be_fitted(r, open)) return err_set(e, open, "%s", device_error.text);
+    if (loaded != STATUS_OK) {
+        *e = weights_error;
+        return loaded;
     }
-    TRY(check_session(r, e));
-    return report_phase(&r->log, "load", e);
+    TRY(fit_session(r, open, &fresh, e));
+    TRY(report_phase(&r->log, "load", e));
+    return fresh ? run_load_weights(r, e) : STATUS_OK;
 }
 
 /* Says what of the model files is not used, and continues from the last checkpoint. */
@@ -147,7 +164,9 @@ static enum status load_state(struct run *r, struct err *e) {
         mem_free(text);
         TRY(status);
     }
-    return run_load_checkpoint(r, e);
+    TRY(run_load_checkpoint(r, e));
+    r->recovery.running = true;
+    return arena_begin_pressure(r->session.arena, r->comm->rank, e);
 }
 
 enum status run_prepare(struct run *r, struct err *e) {
@@ -179,6 +198,7 @@ enum status run_prepare(struct run *r, struct err *e) {
 }
 
 void run_close(struct run *r) {
+    recover_end(r);
     batch_release(&r->batch);
     session_close(&r->session);
     comm_close(r->comm);

@@ -61,20 +61,52 @@ bool launch_read_error(const cJSON *error, struct err *out) {
     return true;
 }
 
+/* "off" forbids the changes that would make it fit. */
+static bool may_change(const cJSON *plan) {
+    const char *on_oom = NULL;
+    struct err ignored = {0};
+    const cJSON *const memory = json_member(json_member(plan, "spec"), "memory");
+    return json_get_string(memory, "on_oom", &on_oom, &ignored) == STATUS_OK && on_oom &&
+           strcmp(on_oom, "off") != 0;
+}
+
 static enum status refuse_unfit(const cJSON *plan, struct err *e) {
-    bool fits = true;
+    bool fits = true, would_fit = false;
     double needed = NAN, capacity = NAN;
     char a[24], b[24];
     TRY(json_get_bool(plan, "fits", &fits, e));
-    TRY(json_get_f64(plan, "planned_peak_bytes", &needed, e));
+    TRY(json_get_bool(plan, "fits_with_remedies", &would_fit, e));
+    TRY(json_get_f64(plan, "planned_need_bytes", &needed, e));
     TRY(json_get_f64(plan, "capacity_bytes", &capacity, e));
-    if (fits) return STATUS_OK;
+    if (fits || (would_fit && may_change(plan))) return STATUS_OK;
     FAIL_IF(isnan(needed) || isnan(capacity), STATUS_OOM, "the run does not fit into memory");
+    FAIL_IF(would_fit, STATUS_OOM,
+            "the run does not fit: it would need %s and %s are there. Nothing was started. It can "
+            "be made to fit without changing what is learned: set memory.on_oom to auto or ask",
+            str_bytes((int64_t)needed, a), str_bytes((int64_t)capacity, b));
     return err_set(e, STATUS_OOM,
-                   "the run does not fit: it would need %s and %s are there. Nothing was started. "
-                   "Smaller: per_device_train_batch_size, data.max_length, r; or turn on "
-                   "gradient_checkpointing",
+                   "the run does not fit: it would need %s and %s are there, and no change that "
+                   "leaves the loss curve alone is enough. Nothing was started. Smaller: "
+                   "data.max_length, r; or finetuning_type lora",
                    str_bytes((int64_t)needed, a), str_bytes((int64_t)capacity, b));
+}
+
+void launch_say_changes(const char *plan, struct str *out) {
+    cJSON *value = NULL;
+    struct err ignored = {0};
+    bool fits = true;
+    if (json_parse(plan, strlen(plan), "plan", &value, &ignored) == STATUS_OK)
+        (void)json_get_bool(value, "fits", &fits, &ignored);
+    const cJSON *const remedies = json_member(value, "remedies");
+    for (const cJSON *one = fits || !remedies ? NULL : remedies->child; one; one = one->next) {
+        const char *text = NULL;
+        if (json_get_string(one, "text", &text, &ignored) != STATUS_OK || !text) continue;
+        str_append(out, out->len ? " "
+                                 : "As asked it would not fit; what is learned stays the "
+                                   "same with these changes. ");
+        str_append(out, text);
+    }
+    cJSON_Delete(value);
 }
 
 /* No JSON came: the process's end and its log must do. */

@@ -12,8 +12,11 @@
 enum status launch_plan(const char *engine, const char *run, const char *spec,
                         struct rank_identity *process, struct err *e);
 /* The plan after that process ended: caller frees. The engine's own error is handed on with its
- * status, text and param; a plan that does not fit is STATUS_OOM with both figures. */
+ * status, text and param; a plan that does not fit, and cannot be made to with
+ * memory.on_oom auto or ask, is STATUS_OOM with both figures. */
 enum status launch_read_plan(const char *run, struct process_end end, char **plan, struct err *e);
+/* What the run will change so that it fits, in sentences; nothing when it fits as asked. */
+void launch_say_changes(const char *plan, struct str *out);
 /* Starts `plimsoll-engine run` in the run directory, by mpirun when there are several ranks. Its
  * stderr, and that of all ranks, is appended to rank.0.log. */
 enum status launch_ranks(const char *engine, const char *run, int64_t ranks,

@@ -233,7 +233,14 @@ static enum status plan_ended(struct supervisor *s, struct process_end end, stru
     }
     mem_free(a->job.plan);
     a->job.plan = plan;
-    return start_rank(s, "Fine-tuning job started", e);
+    struct str message = {0}, changes = {0};
+    launch_say_changes(plan, &changes);
+    str_appendf(&message, "Fine-tuning job started%s%s", changes.len ? ". " : "",
+                str_text(&changes));
+    const enum status status = start_rank(s, str_text(&message), e);
+    str_release(&message);
+    str_release(&changes);
+    return status;
 }
 
 static void count_run_time(struct active *a) {

@@ -172,9 +172,8 @@ static void test_arena_pretendedOthers_takeFromTheCapacity(void **state) {
     struct err e = {0};
     char *folder = scratch_new();
     char *path = file_join(folder, "others");
-    open_fixture(&f, "cpu", 16 * MIB);
     setenv("PLIMSOLL_PRETEND_OTHERS", path, 1);
-    assert_int_equal(arena_begin_pressure(f.arena, 0, &e), STATUS_OK);
+    open_fixture(&f, "cpu", 16 * MIB);
     assert_int_equal(arena_available(f.arena), 16 * MIB);
     assert_int_equal(file_write_atomic(path, "6291456\n", 8, &e), STATUS_OK);
     assert_int_equal(arena_available(f.arena), 10 * MIB);
