@@ -6,7 +6,8 @@
  *                                       at every reservation, and taken from the capacity
  *
  * Others are there from the beginning; counting begins with pressure_read, which a run calls when
- * training begins. Without :RANK it is rank 0 that fails. Not for real use: nothing here is read unless the variables are set. */
+ * training begins. Without :RANK it is rank 0 that fails. Not for real use: nothing here is read
+ * unless the variables are set. */
 #ifndef PLIMSOLL_ENGINE_MEMORY_PRESSURE_H
 #define PLIMSOLL_ENGINE_MEMORY_PRESSURE_H
 
