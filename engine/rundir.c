@@ -46,6 +46,22 @@ char *rundir_log(const char *run, int64_t rank) {
     return numbered(run, "rank.", rank, ".log");
 }
 
+char *rundir_memory(const char *run) {
+    return file_join(run, "memory");
+}
+
+char *rundir_timeline(const char *run, int64_t rank) {
+    return numbered(run, "memory/timeline.", rank, ".json");
+}
+
+char *rundir_snapshot(const char *run, int64_t rank) {
+    return numbered(run, "memory/snapshot.", rank, ".pickle");
+}
+
+char *rundir_summary(const char *run, int64_t rank) {
+    return numbered(run, "memory/summary.", rank, ".txt");
+}
+
 char *rundir_checkpoints(const char *run) {
     return file_join(run, "checkpoints");
 }

@@ -7,6 +7,7 @@
  *   events.<rank>.jsonl    see events.h
  *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it
  *   rank.<n>.log           stderr of the rank
+ *   memory/                timeline.<n>.json, snapshot.<n>.pickle, summary.<n>.txt: see watching.h
  *   checkpoints/step-N/    written under a temporary name, synced, manifest with hashes, renamed
  *   adapter/ or model/     the result
  *
@@ -38,6 +39,10 @@ char *rundir_control(const char *run);
 char *rundir_events(const char *run, int64_t rank);
 char *rundir_pid(const char *run, int64_t rank);
 char *rundir_log(const char *run, int64_t rank);
+char *rundir_memory(const char *run);
+char *rundir_timeline(const char *run, int64_t rank);
+char *rundir_snapshot(const char *run, int64_t rank);
+char *rundir_summary(const char *run, int64_t rank);
 char *rundir_checkpoints(const char *run);
 char *rundir_checkpoint(const char *run, int64_t step);
 /* The step of a checkpoint folder name "step-N", or -1. */

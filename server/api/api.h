@@ -50,6 +50,12 @@ enum status api_jobs_metrics(void *context, struct http_request *q, struct http_
                              struct err *e);
 enum status api_jobs_memory(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
+enum status api_jobs_memory_timeline(void *context, struct http_request *q, struct http_reply *r,
+                                     struct err *e);
+enum status api_jobs_memory_snapshot(void *context, struct http_request *q, struct http_reply *r,
+                                     struct err *e);
+enum status api_jobs_memory_summary(void *context, struct http_request *q, struct http_reply *r,
+                                    struct err *e);
 enum status api_jobs_log(void *context, struct http_request *q, struct http_reply *r,
                          struct err *e);
 enum status api_jobs_adapter(void *context, struct http_request *q, struct http_reply *r,
