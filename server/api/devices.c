@@ -52,9 +52,10 @@ done:
 }
 
 /* With the lock held. */
-static enum status refresh(struct devices_known *known, const char *engine, struct err *e) {
+static enum status refresh(struct devices_known *known, const char *engine, int64_t age_ms,
+                           struct err *e) {
     const int64_t now = clock_steady_ns();
-    if (known->asked_ns && now - known->asked_ns < KEPT_MS * INT64_C(1000000)) return STATUS_OK;
+    if (known->asked_ns && now - known->asked_ns < age_ms * INT64_C(1000000)) return STATUS_OK;
     char *text = NULL;
     TRY(ask_engine(engine, &text, e));
     mem_free(known->text);
@@ -63,13 +64,24 @@ static enum status refresh(struct devices_known *known, const char *engine, stru
     return STATUS_OK;
 }
 
+cJSON *devices_list(struct devices_known *known, const char *engine, int64_t age_ms) {
+    struct err ignored = {0};
+    pthread_mutex_lock(&known->lock);
+    const enum status status = refresh(known, engine, age_ms, &ignored);
+    cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
+    pthread_mutex_unlock(&known->lock);
+    cJSON *const list = cJSON_DetachItemFromObjectCaseSensitive(told, "devices");
+    cJSON_Delete(told);
+    return list ? list : cJSON_CreateNull();
+}
+
 enum status api_devices_list(void *context, struct http_request *q, struct http_reply *r,
                              struct err *e) {
     (void)q;
     const struct app *const app = context;
     struct devices_known *const known = app->devices;
     pthread_mutex_lock(&known->lock);
-    const enum status status = refresh(known, app->engine, e);
+    const enum status status = refresh(known, app->engine, KEPT_MS, e);
     cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
     pthread_mutex_unlock(&known->lock);
     TRY(status);

@@ -8,8 +8,19 @@
 #include "engine/spec.h"
 #include "server/run/monitor.h"
 
+/* The page asks every few seconds; who holds a card's memory does not change that fast. */
+enum { CARDS_AGE_MS = 30000 };
+
+struct counts {
+    cJSON *json;
+    int64_t running;
+};
+
 static void see_count(const char *status, int64_t count, void *context) {
-    json_add_i64(context, status, count);
+    struct counts *const counts = context;
+    json_add_i64(counts->json, status, count);
+    if (str_equal(status, "running") || str_equal(status, "validating_files"))
+        counts->running += count;
 }
 
 enum status api_system_get(void *context, struct http_request *q, struct http_reply *r,
@@ -20,9 +31,13 @@ enum status api_system_get(void *context, struct http_request *q, struct http_re
     json_add_string(system, "object", "plimsoll.system");
     json_add_string(system, "version", PLIMSOLL_VERSION);
     json_add_number(system, "uptime_seconds", (double)(clock_unix_ms() - app->started_ms) / 1000);
-    monitor_add(system, store_folder(app->store));
-    cJSON *const jobs = cJSON_AddObjectToObject(system, "jobs");
-    const enum status status = store_job_counts(app->store, see_count, jobs, e);
+    struct counts counts = {.json = cJSON_AddObjectToObject(system, "jobs")};
+    const enum status status = store_job_counts(app->store, see_count, &counts, e);
+    cJSON *cards = devices_list(app->devices, app->engine, CARDS_AGE_MS);
+    const struct monitor_view view = {
+        .data_folder = store_folder(app->store), .cards = cards, .running = counts.running};
+    monitor_add(system, &view);
+    cJSON_Delete(cards);
     http_reply_json(r, system);
     return status;
 }

@@ -1,8 +1,10 @@
-/* monitor.c - /proc, /sys/fs/cgroup and statvfs.
+/* monitor.c - /proc, /sys, statvfs, and a small file in /dev/shm.
  *
  * Read at each call: it is cheap, and never stale. */
 #include "server/run/monitor.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -10,11 +12,10 @@
 #include "base/file.h"
 #include "base/host.h"
 #include "base/mem.h"
+#include "server/run/preflight.h"
 
 enum { PROC_FILE_MAX = 1 << 20 };
-static const int64_t DISK_LOW_BYTES = (int64_t)5 << 30;
-static const int64_t SHM_LOW_BYTES = (int64_t)1
-                                     << 30; /* containers get 64 MiB unless told otherwise */
+static const char SHM_FOLDER[] = "/dev/shm";
 
 struct amount {
     int64_t total, free;
@@ -40,14 +41,6 @@ static void add_amount(cJSON *out, const char *key, struct amount amount) {
     json_add_i64(object, "free", amount.free);
 }
 
-static void add_finding(cJSON *findings, const char *level, const char *code, const char *message) {
-    cJSON *const finding = cJSON_CreateObject();
-    json_add_string(finding, "level", level);
-    json_add_string(finding, "code", code);
-    json_add_string(finding, "message", message);
-    cJSON_AddItemToArray(findings, finding);
-}
-
 static void add_cpu(cJSON *out) {
     struct str text = {0};
     struct err ignored = {0};
@@ -66,26 +59,52 @@ static void add_cpu(cJSON *out) {
     str_release(&text);
 }
 
-void monitor_add(cJSON *out, const char *data_folder) {
-    const struct amount disk = disk_of(data_folder), shm = disk_of("/dev/shm");
-    char size[24];
+/* Takes SHM_PROBE_BYTES in /dev/shm and gives them back. A size alone is no proof: tmpfs promises
+ * more than it has, and who touches the rest dies. NULL: it works. */
+static const char *probe_shm(void) {
+    const int fd = open(SHM_FOLDER, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd < 0) return "no file can be made there";
+    const int failure = posix_fallocate(fd, 0, SHM_PROBE_BYTES);
+    close(fd);
+    if (failure == 0) return NULL;
+    return failure == ENOSPC ? "it is full" : "no room can be taken there";
+}
+
+static bool text_contains(const char *path, const char *needle) {
+    struct str text = {0};
+    struct err ignored = {0};
+    const bool found = file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK &&
+                       strstr(str_text(&text), needle) != NULL;
+    str_release(&text);
+    return found;
+}
+
+void monitor_add(cJSON *out, const struct monitor_view *view) {
+    const struct amount disk = disk_of(view->data_folder), shm = disk_of(SHM_FOLDER);
+    const struct amount memory = memory_of_host();
+    const int64_t lock_limit = host_lock_limit();
     add_cpu(out);
-    add_amount(out, "memory", memory_of_host());
+    add_amount(out, "memory", memory);
     add_amount(out, "disk", disk);
     add_amount(out, "shm", shm);
-    cJSON *const findings = cJSON_AddArrayToObject(out, "findings");
-    if (disk.known && disk.free < DISK_LOW_BYTES) {
-        char *text = str_format("Only %s are free in %s; checkpoints and results go there.",
-                                str_bytes(disk.free, size), data_folder);
-        add_finding(findings, "warn", "disk_low", text);
-        mem_free(text);
+    if (lock_limit >= 0) {
+        json_add_i64(out, "lock_limit", lock_limit);
+    } else {
+        cJSON_AddNullToObject(out, "lock_limit");
     }
-    if (shm.known && shm.total < SHM_LOW_BYTES) {
-        char *text = str_format(
-            "/dev/shm has only %s. Jobs on several GPUs need more: start the container with "
-            "--ipc=host or --shm-size=8g.",
-            str_bytes(shm.total, size));
-        add_finding(findings, "info", "shm_small", text);
-        mem_free(text);
-    }
+    const struct preflight p = {
+        .data_folder = view->data_folder,
+        .disk_free = disk.known ? disk.free : -1,
+        .shm_total = shm.known ? shm.total : -1,
+        .shm_failure = shm.known ? probe_shm() : NULL,
+        .memory_total = memory.known ? memory.total : -1,
+        .memory_available = memory.known ? memory.free : -1,
+        .lock_limit = lock_limit,
+        .wsl = text_contains("/proc/sys/kernel/osrelease", "microsoft") ||
+               text_contains("/proc/sys/kernel/osrelease", "WSL"),
+        .container = file_exists("/.dockerenv") || file_exists("/run/.containerenv"),
+        .running = view->running,
+        .cards = view->cards,
+    };
+    preflight_judge(&p, cJSON_AddArrayToObject(out, "findings"));
 }
