@@ -1,6 +1,6 @@
 /* test_preflight.c - goal: what will hurt a job on this machine is said before one starts, with
- * what to do; and a machine in order leads to no finding (cases M34, M35, M37, M38). Method: a table
- * of machines, each one thing away from a good one.
+ * what to do; and a machine in order leads to no finding (cases M34, M35, M37, M38). Method: a
+ * table of machines, each one thing away from a good one.
  *
  * rooms: server engine_contract base */
 #include <setjmp.h>
