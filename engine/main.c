@@ -24,10 +24,11 @@ enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60, PLAN_ARGUMENTS_MAX = 8 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
-    "plimsoll-engine plan SPEC [--card NAME] [--measure]\n"
+    "plimsoll-engine plan SPEC [--card NAME] [--measure] [--by-name]\n"
     "                                     plan the memory of a run spec, for this machine or for "
     "a\n"
-    "                                     card that need not be here; time its operations first\n"
+    "                                     card that need not be here; time its operations first;\n"
+    "                                     SPEC - is stdin; the model is a name, never a folder\n"
     "plimsoll-engine plan SPEC DIR        the plan of a job that is about to start; how far it is\n"
     "                                     goes to the events of the run directory DIR\n"
     "plimsoll-engine inspect MODEL        describe a model folder\n"

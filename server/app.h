@@ -18,13 +18,13 @@
 /* So many engines at most answer questions about data at a time, because they compete with the job
  * for its cores. Reports read whole files; rows are there in a moment and must not wait for them.
  */
-enum { APP_MODEL_FOLDERS_MAX = 32, APP_REPORTS_MAX = 2, APP_PREVIEWS_MAX = 2 };
+enum { APP_MODEL_FOLDERS_MAX = 32, APP_REPORTS_MAX = 2, APP_PREVIEWS_MAX = 2, APP_PLANS_MAX = 2 };
 
 struct app {
     struct store *store;
     struct sse_hub *hub;
     struct supervisor *supervisor;
-    struct gate *reports, *previews;
+    struct gate *reports, *previews, *plans;
     struct devices_known *devices;
     const char *engine; /* path of plimsoll-engine */
     const char *web;    /* real path of the page's folder, or NULL */

@@ -22,6 +22,7 @@ static const char HELP[] =
     "  plimsoll serve    page, REST API and jobs on one port\n"
     "  plimsoll train    fine-tune on a file through a server, with a progress line\n"
     "  plimsoll data     what a model would learn from a file: counts, problems, coloured tokens\n"
+    "  plimsoll plan     the memory of a run, to the byte, before it is started\n"
     "  plimsoll version\n"
     "\n"
     "Each command explains itself with --help.\n";
@@ -42,6 +43,7 @@ int main(int argc, char **argv) {
     if (strcmp(command, "serve") == 0) return cli_serve(&cli);
     if (strcmp(command, "train") == 0) return cli_train(&cli);
     if (strcmp(command, "data") == 0) return cli_data(&cli);
+    if (strcmp(command, "plan") == 0) return cli_plan(&cli);
     if (strcmp(command, "version") == 0 || strcmp(command, "--version") == 0) {
         printf("plimsoll " PLIMSOLL_VERSION "\n");
         return 0;

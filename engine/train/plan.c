@@ -160,7 +160,7 @@ static struct device_work work_since(const struct device *device, const struct d
 /* The work of an average micro-batch that is not the first of its step, and of an update. */
 static enum status count_work(struct session *s, const struct plan_request *request,
                               struct plan *plan, struct err *e) {
-    if (request->train->micros == 0) return STATUS_OK;
+    if (!request->counts_work || request->train->micros == 0) return STATUS_OK;
     plan->micros_per_step = (double)request->train->micros / (double)request->train->steps;
     plan->tokens_per_step = request->train->sums.tokens / (double)request->train->steps;
     const struct batch_shape mean = shapes_mean(request->train);

@@ -18,6 +18,7 @@ struct plan_request {
     const struct layout *layout;             /* NULL: as the spec asks */
     const struct batch_shapes *train, *eval; /* of that layout; eval may be NULL */
     const struct shape_source *source; /* shapes of other layouts, for remedies; may be NULL */
+    bool counts_work;                  /* fill micro_work and update_work, for estimates of time */
 };
 
 /* What is going on while memory is fullest. */
@@ -32,7 +33,8 @@ struct plan {
     double flops; /* of training, per token: to compare layouts by */
     /* Host memory that the device copies from or to by itself, at most: while loading, and then. */
     int64_t staged_load, staged_train;
-    /* Of one average micro-batch and of one update, and what a step is made of on average. */
+    /* Of one average micro-batch and of one update, and what a step is made of on average; zero
+     * unless the request wants it. */
     struct device_work micro_work, update_work;
     double micros_per_step, tokens_per_step; /* tokens: padding included */
 };

@@ -7,6 +7,7 @@
 #include "engine/train/plan_ask.h"
 
 #include <string.h>
+#include <time.h>
 
 #include "base/file.h"
 #include "base/mem.h"
@@ -14,14 +15,17 @@
 #include "engine/train/corpus_report.h"
 #include "engine/train/estimate.h"
 #include "engine/train/measure.h"
+#include "engine/train/plan_ranks.h"
 #include "engine/train/run_parts.h"
+#include "engine/train/verdict.h"
 
 enum { SPEC_BYTES_MAX = 1 << 20 };
 
 struct question {
     const char *spec_path, *folder, *card;
-    bool measure;
+    bool measure, by_name; /* the model is a name of the catalog, never a folder */
     struct run *run;
+    struct plan_ranks *plans;
     const char *model_from, *weights, *data; /* words of the answer */
     bool has_corpus;
     struct estimate_place place;
@@ -31,14 +35,17 @@ static enum status read_args(struct question *q, char **args, struct err *e) {
     for (; args[0]; args++) {
         if (strcmp(args[0], "--measure") == 0) {
             q->measure = true;
+        } else if (strcmp(args[0], "--by-name") == 0) {
+            q->by_name = true;
         } else if (strcmp(args[0], "--card") == 0) {
             FAIL_IF(!args[1], STATUS_INVALID, "--card needs the name of a card, such as h100-80gb");
             q->card = *++args;
         } else if (str_starts_with(args[0], "--")) {
             return err_set(e, STATUS_INVALID,
-                           "plan: %.80s is not known; known are --card, --measure", args[0]);
+                           "plan: %.80s is not known; known are --card, --measure, --by-name",
+                           args[0]);
         } else if (!q->spec_path) {
-            q->spec_path = args[0];
+            q->spec_path = strcmp(args[0], "-") == 0 ? "/dev/stdin" : args[0];
         } else if (!q->folder) {
             q->folder = args[0];
         } else {
@@ -50,7 +57,7 @@ static enum status read_args(struct question *q, char **args, struct err *e) {
 }
 
 /* The same as for a run: every refusal included. */
-static enum status plan_job(struct question *q, struct err *e) {
+static enum status read_job(struct question *q, struct err *e) {
     struct run *const r = q->run;
     TRY(event_log_open(&r->log, q->folder, 0, e));
     TRY(run_read_spec(r, q->spec_path, e));
@@ -59,7 +66,7 @@ static enum status plan_job(struct question *q, struct err *e) {
     q->weights = "there";
     q->data = "files";
     q->has_corpus = true;
-    return run_make_plan(r, e);
+    return STATUS_OK;
 }
 
 static enum status load_spec(struct spec *spec, const char *path, struct err *e) {
@@ -93,7 +100,8 @@ static enum status find_model(struct question *q, struct err *e) {
     struct run *const r = q->run;
     q->model_from = "catalog";
     q->weights = "missing";
-    if (!file_is_folder(r->spec.model)) return catalog_load(&r->config, r->spec.model, e);
+    if (q->by_name || !file_is_folder(r->spec.model))
+        return catalog_load(&r->config, r->spec.model, e);
     q->model_from = "folder";
     TRY(model_config_load(&r->config, r->spec.model, e));
     return look_at_weights(q, e);
@@ -106,37 +114,25 @@ static bool has_tokenizer(const struct question *q) {
     return there;
 }
 
-/* Full rows instead of data. */
-static enum status plan_full_rows(struct run *r, struct err *e) {
-    struct batch_shapes *const train = mem_new(1, sizeof *train), *const eval =
-                                                                      mem_new(1, sizeof *eval);
-    const struct batch_options options = corpus_batch_options(&r->spec, 0, false);
-    const struct batch_options eval_options = corpus_batch_options(&r->spec, 0, true);
-    shapes_full(train, &options);
-    shapes_full(eval, &eval_options);
-    const struct plan_request request = {.config = &r->config,
+static enum status plan_all(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    const struct plan_subject subject = {.spec = &r->spec,
+                                         .config = &r->config,
                                          .options = &r->options,
-                                         .spec = &r->spec,
                                          .layout = &r->layout,
-                                         .train = train,
-                                         .eval = r->spec.data.eval_files.count > 0 ? eval : NULL};
-    const enum status status = plan_make(&r->plan, &request, e);
-    mem_free(train);
-    mem_free(eval);
-    return status;
+                                         .corpus = q->has_corpus ? &r->corpus : NULL};
+    return plan_ranks_make(q->plans, &subject, e);
 }
 
-static enum status plan_question(struct question *q, struct err *e) {
+static enum status read_question(struct question *q, struct err *e) {
     struct run *const r = q->run;
     TRY(load_spec(&r->spec, q->spec_path, e));
     TRY(find_model(q, e));
     TRY(session_options_read(&r->options, &r->spec, e));
     r->layout = layout_of_spec(&r->spec, &r->config);
-    q->has_corpus = r->spec.data.train_files.count > 0 && has_tokenizer(q);
+    q->has_corpus = !q->by_name && r->spec.data.train_files.count > 0 && has_tokenizer(q);
     q->data = q->has_corpus ? "files" : "full rows";
-    if (!q->has_corpus) return plan_full_rows(r, e);
-    TRY(run_read_corpus(r, e));
-    return run_make_plan(r, e);
+    return q->has_corpus ? run_read_corpus(r, e) : STATUS_OK;
 }
 
 static enum status measure_here(const struct question *q, struct err *e) {
@@ -178,48 +174,46 @@ static enum status find_place(struct question *q, struct err *e) {
     return status;
 }
 
-static cJSON *answer(const struct question *q) {
+/* Processor time of this process so far: what planning took, whatever else the machine does. */
+static double own_ms(void) {
+    return 1e3 * (double)clock() / CLOCKS_PER_SEC;
+}
+
+static enum status answer(const struct question *q, cJSON **out, struct err *e) {
     const struct run *const r = q->run;
-    cJSON *const json = plan_to_json(&r->plan, q->place.capacity);
+    const struct plan *const plan = &q->plans->plan;
+    cJSON *const json = plan_to_json(plan, q->place.capacity);
     json_add_string(json, "model_from", q->model_from);
     json_add_string(json, "weights", q->weights);
     json_add_string(json, "data_from", q->data);
-    estimate_add(json, &r->plan, &q->place, q->has_corpus ? r->corpus.total_steps : 0);
+    cJSON_AddItemToObject(json, "ranks", plan_ranks_to_json(q->plans));
+    json_add_i64(json, "neediest_rank", q->plans->neediest);
+    estimate_add(json, plan, &q->place, q->has_corpus ? r->corpus.total_steps : 0);
     if (q->has_corpus) add_corpus(json, r);
     cJSON_AddItemToObject(json, "layout", layout_to_json(&r->layout));
     cJSON_AddItemToObject(json, "spec", spec_to_json(&r->spec));
-    return json;
-}
-
-/* What would make it fit, if it does not. */
-static enum status add_remedies(const struct question *q, cJSON *json, struct err *e) {
-    struct run *const r = q->run;
-    struct remedy_list list = {0};
-    if (!q->has_corpus || q->place.capacity <= 0) return STATUS_OK;
-    const enum status status = recover_find(r, &r->layout, q->place.capacity, &list, e);
+    const enum status status = verdict_add(json, plan, &q->plans->request, q->place.capacity, e);
+    json_add_number(json, "planning_ms", own_ms());
     if (status == STATUS_OK) {
-        cJSON_AddItemToObject(json, "remedies", remedy_list_to_json(&list));
-        json_add_bool(json, "fits_with_remedies", list.fits);
+        *out = json;
+    } else {
+        cJSON_Delete(json);
     }
-    remedy_list_release(&list);
     return status;
 }
 
 enum status plan_ask(char **args, cJSON **out, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
-    struct question q = {.run = r};
-    cJSON *json = NULL;
+    struct question q = {.run = r, .plans = mem_new(1, sizeof *q.plans)};
     enum status status = STATUS_OK;
     GUARD(read_args(&q, args, e));
-    GUARD(q.folder ? plan_job(&q, e) : plan_question(&q, e));
+    GUARD(q.folder ? read_job(&q, e) : read_question(&q, e));
+    GUARD(plan_all(&q, e));
     if (q.measure) GUARD(measure_here(&q, e));
     GUARD(find_place(&q, e));
-    json = answer(&q);
-    GUARD(add_remedies(&q, json, e));
-    *out = json;
-    json = NULL;
+    GUARD(answer(&q, out, e));
 done:
-    cJSON_Delete(json);
+    mem_free(q.plans);
     run_close(r);
     mem_free(r);
     return status;

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 
-/* args: SPEC [DIR] [--card NAME] [--measure], NULL behind the last. Caller frees *out with
+/* args: SPEC [DIR] [--card NAME] [--measure] [--by-name], NULL behind the last. Caller frees *out with
  * cJSON_Delete. */
 enum status plan_ask(char **args, cJSON **out, struct err *e);
 

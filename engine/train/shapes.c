@@ -103,7 +103,8 @@ void shapes_full(struct batch_shapes *shapes, const struct batch_options *option
                                             .segments = rows,
                                             .max_seqlen = options->max_length};
     shapes->steps = 1;
-    for (int64_t row = 0; row < options->global_rows; row += rows) {
+    const int64_t own = options->global_rows / larger(1, options->world);
+    for (int64_t row = 0; row < own; row += rows) {
         sum(shapes, &shapes->items[0]);
     }
 }
@@ -124,6 +125,15 @@ struct batch_shape shapes_mean(const struct batch_shapes *shapes) {
     if (s.segments > s.tokens) s.segments = s.tokens;
     if (s.max_seqlen > s.tokens) s.max_seqlen = s.tokens;
     return s;
+}
+
+void shapes_cut(struct batch_shapes *shapes, int64_t rows, int64_t length) {
+    for (int64_t i = 0; i < shapes->count; i++) {
+        struct batch_shape *const s = &shapes->items[i];
+        if (s->max_seqlen > length) s->max_seqlen = length;
+        if (s->tokens > rows * length) s->tokens = rows * length;
+        if (s->trained > s->tokens) s->trained = s->tokens;
+    }
 }
 
 void shape_batch(const struct batch_shape *s, struct batch *out) {

@@ -31,6 +31,8 @@ struct batch_shapes {
 void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
 /* Without data: full rows of max_length, everything trained. */
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);
+/* No larger than `rows` rows of `length` tokens: what cutting the rows of the data would leave. */
+void shapes_cut(struct batch_shapes *shapes, int64_t rows, int64_t length);
 /* What a micro-batch of the run is like on average, for estimates of time; micros > 0. */
 struct batch_shape shapes_mean(const struct batch_shapes *shapes);
 /* Whoever knows the data: gives the shapes of training, or of evaluation, for micro-batches of so

@@ -38,6 +38,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/v1/models", api_models_list, BODY_NONE, false},
     {"GET", "/v1/models/:id", api_models_get, BODY_NONE, false},
     {"DELETE", "/v1/models/:id", api_models_delete, BODY_NONE, false},
+    {"POST", "/v1/plan", api_plan_create, BODY_JSON, false},
     {"GET", "/v1/devices", api_devices_list, BODY_NONE, false},
     {"GET", "/v1/spec", api_system_spec, BODY_NONE, false},
     {"GET", "/v1/system", api_system_get, BODY_NONE, false},

@@ -68,6 +68,8 @@ enum status api_models_delete(void *context, struct http_request *q, struct http
                               struct err *e);
 enum status api_devices_list(void *context, struct http_request *q, struct http_reply *r,
                              struct err *e);
+enum status api_plan_create(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
 enum status api_system_get(void *context, struct http_request *q, struct http_reply *r,
                            struct err *e);
 enum status api_system_spec(void *context, struct http_request *q, struct http_reply *r,
@@ -104,6 +106,15 @@ enum status job_render_event(struct store *store, const char *job_id, const stru
  * text in `row`, with id, model, training_file, status and times filled in. */
 enum status job_from_body(const struct app *app, const cJSON *body, struct job_row *row,
                           struct err *e);
+/* Checks the body of a plan: that of a create call, in which training_file may be missing and the
+ * model only known by name, and "card". */
+struct plan_body {
+    char *spec;       /* JSON text; the caller frees it with mem_free */
+    const char *card; /* points into the body, or NULL */
+    bool by_name;     /* the model is not here */
+};
+enum status plan_from_body(const struct app *app, const cJSON *body, struct plan_body *plan,
+                           struct err *e);
 /* The metrics object; see metrics.c. */
 struct metrics_request {
     int64_t points, from_step, to_step;

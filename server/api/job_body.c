@@ -20,6 +20,9 @@ static const double LEARNING_RATE = 2e-4; /* what a learning_rate_multiplier of 
 static const char *const BODY_KEYS[] = {
     "model",    "training_file", "validation_file", "suffix", "seed",
     "metadata", "integrations",  "hyperparameters", "method", "plimsoll"};
+static const char *const PLAN_KEYS[] = {
+    "model",        "training_file",   "validation_file", "suffix",   "seed", "metadata",
+    "integrations", "hyperparameters", "method",          "plimsoll", "card"};
 static const char *const HYPER_KEYS[] = {"n_epochs", "batch_size", "learning_rate_multiplier"};
 static const char *const METHOD_KEYS[] = {"type", "supervised"};
 static const char *const SUPERVISED_KEYS[] = {"hyperparameters"};
@@ -160,22 +163,48 @@ static enum status refuse_paths(const cJSON *ours, struct err *e) {
         "plimsoll.%s is set by the server: use model, training_file and validation_file", key);
 }
 
-static enum status set_paths(const struct app *app, const cJSON *body, cJSON *spec, struct err *e) {
-    const char *model = NULL, *file = NULL;
+/* "Llama-3.1-8B" or "owner/Llama-3.1-8B": never a path. */
+static bool is_model_name(const char *name) {
+    const char *const slash = strchr(name, '/');
+    return name[0] != '.' && name[0] != '/' && !(slash && strchr(slash + 1, '/')) &&
+           !strstr(name, "..");
+}
+
+/* A plan may name a model that is not here; whether it is known by name the engine knows. */
+static enum status set_model(const struct app *app, const cJSON *body, struct plan_body *plan,
+                             cJSON *spec, struct err *e) {
+    const char *model = NULL;
+    struct err missing = {0};
+    struct model_ref ref = {0};
     TRY(json_get_string(body, "model", &model, e));
     if (!model)
         return err_set_param(e, STATUS_INVALID, "model",
                              "model is missing: name a model of GET /v1/models");
+    if (model_find(app, model, &ref, &missing) == STATUS_OK) {
+        json_add_string(spec, "model", ref.folder);
+        if (ref.adapter) json_add_string(spec, "adapter_name_or_path", ref.adapter);
+        model_ref_release(&ref);
+        return STATUS_OK;
+    }
+    if (!plan || missing.status != STATUS_NOT_FOUND || !is_model_name(model)) {
+        *e = missing;
+        return missing.status;
+    }
+    plan->by_name = true;
+    json_add_string(spec, "model", model);
+    return STATUS_OK;
+}
+
+/* What only the server knows; `plan`: a question, which may come without data. */
+static enum status set_paths(const struct app *app, const cJSON *body, struct plan_body *plan,
+                             cJSON *spec, struct err *e) {
+    const char *file = NULL;
     TRY(json_get_string(body, "training_file", &file, e));
-    if (!file) {
+    if (!file && !plan) {
         return err_set_param(e, STATUS_INVALID, "training_file",
                              "training_file is missing: upload a file first");
     }
-    struct model_ref ref = {0};
-    TRY(model_find(app, model, &ref, e));
-    json_add_string(spec, "model", ref.folder);
-    if (ref.adapter) json_add_string(spec, "adapter_name_or_path", ref.adapter);
-    model_ref_release(&ref);
+    TRY(set_model(app, body, plan, spec, e));
     cJSON *data = cJSON_GetObjectItemCaseSensitive(spec, "data");
     if (!data) data = cJSON_AddObjectToObject(spec, "data");
     TRY(add_file(app, body, "training_file", cJSON_AddArrayToObject(data, "train_files"), e));
@@ -183,11 +212,12 @@ static enum status set_paths(const struct app *app, const cJSON *body, cJSON *sp
 }
 
 /* The spec as JSON text, checked by the engine's own rules. */
-static enum status resolve_spec(const cJSON *object, char **out, struct err *e) {
+static enum status resolve_spec(const cJSON *object, bool question, char **out, struct err *e) {
     struct spec spec = {0};
     struct err wrong = {0};
     struct str text = {0};
-    const enum status status = spec_parse(&spec, object, &wrong);
+    const enum status status =
+        question ? spec_parse_question(&spec, object, &wrong) : spec_parse(&spec, object, &wrong);
     if (status == STATUS_OK) {
         cJSON *resolved = spec_to_json(&spec);
         json_append(&text, resolved);
@@ -231,9 +261,10 @@ static enum status check_metadata(const cJSON *body, struct err *e) {
                          METADATA_MAX, METADATA_KEY_MAX, METADATA_VALUE_MAX);
 }
 
-static enum status check_body(const cJSON *body, struct err *e) {
+static enum status check_body(const cJSON *body, const char *const *keys, size_t count,
+                              struct err *e) {
     FAIL_IF(!cJSON_IsObject(body), STATUS_INVALID, "the request's body must be a JSON object");
-    TRY(check_keys(body, BODY_KEYS, COUNT_OF(BODY_KEYS), "", e));
+    TRY(check_keys(body, keys, count, "", e));
     TRY(want_object(json_member(body, "plimsoll"), "plimsoll", e));
     TRY(refuse_paths(json_member(body, "plimsoll"), e));
     TRY(check_suffix(body, e));
@@ -266,7 +297,7 @@ static cJSON *request_of(const cJSON *body, cJSON *hyper, int64_t seed) {
 }
 
 static enum status build_spec(const struct app *app, const cJSON *body, const cJSON *hyper,
-                              struct job_row *row, struct err *e) {
+                              struct plan_body *plan, char **out, struct err *e) {
     const cJSON *const ours = json_member(body, "plimsoll");
     cJSON *spec = cJSON_IsObject(ours) ? cJSON_Duplicate(ours, true) : cJSON_CreateObject();
     const cJSON *const seed = json_member(body, "seed");
@@ -277,8 +308,8 @@ static enum status build_spec(const struct app *app, const cJSON *body, const cJ
         cJSON_AddItemToObject(spec, "seed", cJSON_Duplicate(seed, true));
     }
     GUARD(map_hyperparameters(hyper, spec, e));
-    GUARD(set_paths(app, body, spec, e));
-    GUARD(resolve_spec(spec, &row->spec, e));
+    GUARD(set_paths(app, body, plan, spec, e));
+    GUARD(resolve_spec(spec, plan != NULL, out, e));
 done:
     cJSON_Delete(spec);
     return status;
@@ -291,6 +322,20 @@ static enum status seed_of(const char *spec, int64_t *seed, struct err *e) {
     return status;
 }
 
+enum status plan_from_body(const struct app *app, const cJSON *body, struct plan_body *plan,
+                           struct err *e) {
+    cJSON *hyper = cJSON_CreateObject();
+    enum status status = STATUS_OK;
+    *plan = (struct plan_body){0};
+    GUARD(check_body(body, PLAN_KEYS, COUNT_OF(PLAN_KEYS), e));
+    GUARD(json_get_string(body, "card", &plan->card, e));
+    GUARD(read_hyperparameters(body, hyper, e));
+    GUARD(build_spec(app, body, hyper, plan, &plan->spec, e));
+done:
+    cJSON_Delete(hyper);
+    return status;
+}
+
 enum status job_from_body(const struct app *app, const cJSON *body, struct job_row *row,
                           struct err *e) {
     int64_t seed = 0;
@@ -299,9 +344,9 @@ enum status job_from_body(const struct app *app, const cJSON *body, struct job_r
     struct str text = {0};
     enum status status = STATUS_OK;
     cJSON *hyper = cJSON_CreateObject();
-    GUARD(check_body(body, e));
+    GUARD(check_body(body, BODY_KEYS, COUNT_OF(BODY_KEYS), e));
     GUARD(read_hyperparameters(body, hyper, e));
-    GUARD(build_spec(app, body, hyper, row, e));
+    GUARD(build_spec(app, body, hyper, NULL, &row->spec, e));
     GUARD(seed_of(row->spec, &seed, e));
     GUARD(json_get_string(body, "model", &model, e));
     GUARD(json_get_string(body, "training_file", &file, e));

@@ -22,5 +22,6 @@ struct cli {
 int cli_serve(const struct cli *cli);
 int cli_train(const struct cli *cli);
 int cli_data(const struct cli *cli);
+int cli_plan(const struct cli *cli);
 
 #endif

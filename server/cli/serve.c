@@ -15,6 +15,7 @@
 #include "base/mem.h"
 #include "server/api/api.h"
 #include "server/cli/options.h"
+#include "server/cli/parts.h"
 #include "server/run/process.h"
 
 enum { PORT_PRESET = 8080, PORT_MAX = 65535, SIGNAL_LOOK_MS = 100 };
@@ -78,26 +79,6 @@ static enum status read_settings(const struct cli *cli, struct settings *s, stru
     return STATUS_OK;
 }
 
-/* A file that was named, or is beside the program, or in /usr/share/plimsoll. Caller frees; NULL if
- * nowhere. */
-static char *find_part(const char *named, const char *name) {
-    char own[PATH_MAX];
-    const ssize_t len = readlink("/proc/self/exe", own, sizeof own - 1);
-    if (named) return file_exists(named) ? mem_strdup(named) : NULL;
-    char *path = NULL;
-    if (len > 0) {
-        own[len] = 0;
-        *strrchr(own, '/') = 0;
-        path = file_join(own, name);
-        if (file_exists(path)) return path;
-        mem_free(path);
-    }
-    path = file_join("/usr/share/plimsoll", name);
-    if (file_exists(path)) return path;
-    mem_free(path);
-    return NULL;
-}
-
 /* Absolute and without links: the folder's confinement compares real paths. */
 static void make_real(char **path) {
     char real[PATH_MAX];
@@ -108,10 +89,10 @@ static void make_real(char **path) {
 
 static enum status find_parts(struct server *v, struct err *e) {
     const struct settings *const s = &v->settings;
-    v->engine = find_part(s->engine, "plimsoll-engine");
+    v->engine = parts_find(s->engine, "plimsoll-engine");
     FAIL_IF(!v->engine, STATUS_NOT_FOUND, "%s is not there: name it with --engine",
             s->engine ? s->engine : "plimsoll-engine");
-    v->web = find_part(s->web, "webui");
+    v->web = parts_find(s->web, "webui");
     FAIL_IF(s->web && !v->web, STATUS_NOT_FOUND, "--web %s: there is no such folder", s->web);
     make_real(&v->web);
     make_real(&v->engine);
@@ -121,7 +102,7 @@ static enum status find_parts(struct server *v, struct err *e) {
         v->app.model_folders[v->app.model_folder_count++] = s->models.items[i];
     }
     if (s->models.count) return STATUS_OK;
-    v->models = find_part(NULL, "models");
+    v->models = parts_find(NULL, "models");
     if (v->models) v->app.model_folders[v->app.model_folder_count++] = v->models;
     return STATUS_OK;
 }
@@ -172,6 +153,7 @@ static enum status open_server(struct server *v, struct err *e) {
     v->app.hub = sse_hub_new();
     v->app.reports = gate_new(APP_REPORTS_MAX);
     v->app.previews = gate_new(APP_PREVIEWS_MAX);
+    v->app.plans = gate_new(APP_PLANS_MAX);
     v->app.devices = devices_known_new();
     v->app.engine = v->engine;
     v->app.web = v->web;
@@ -190,6 +172,7 @@ static void close_server(struct server *v) {
     sse_hub_free(v->app.hub);
     gate_free(v->app.reports);
     gate_free(v->app.previews);
+    gate_free(v->app.plans);
     devices_known_free(v->app.devices);
     store_close(v->app.store);
     guard_release(&v->guard);

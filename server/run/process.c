@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -240,13 +241,37 @@ static enum status capture_outcome(const struct capture *c, bool in_time, struct
     return STATUS_OK;
 }
 
+/* A file without a name that holds the input: unlike a pipe it is never waited for. */
+static enum status open_input(const struct str *input, int *fd, struct err *e) {
+    *fd = memfd_create("input", MFD_CLOEXEC);
+    size_t written = 0;
+    while (*fd >= 0 && written < input->len) {
+        const ssize_t count = write(*fd, input->data + written, input->len - written);
+        if (count <= 0) break;
+        written += (size_t)count;
+    }
+    if (*fd >= 0 && written == input->len && lseek(*fd, 0, SEEK_SET) == 0) return STATUS_OK;
+    if (*fd >= 0) close(*fd);
+    return err_set(e, STATUS_IO, "the question to the engine cannot be written: %s",
+                   strerror(errno));
+}
+
 enum status process_capture(const struct process_question *question, struct process_output *output,
                             struct err *e) {
-    int out[2], err[2];
-    TRY(open_pipes(out, err, e));
+    int out[2], err[2], in = -1;
+    if (question->input) TRY(open_input(question->input, &in, e));
+    const enum status opened = open_pipes(out, err, e);
+    if (opened != STATUS_OK) {
+        if (in >= 0) close(in);
+        return opened;
+    }
     posix_spawn_file_actions_t actions;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    if (in >= 0) {
+        posix_spawn_file_actions_adddup2(&actions, in, 0);
+    } else {
+        posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    }
     posix_spawn_file_actions_adddup2(&actions, out[1], 1);
     posix_spawn_file_actions_adddup2(&actions, err[1], 2);
     pid_t pid = 0;
@@ -255,6 +280,7 @@ enum status process_capture(const struct process_question *question, struct proc
     posix_spawn_file_actions_destroy(&actions);
     close(out[1]);
     close(err[1]);
+    if (in >= 0) close(in);
     struct capture c = {.question = question, .fds = {out[0], err[0]}};
     bool in_time = true;
     if (status == STATUS_OK) {

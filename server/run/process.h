@@ -51,6 +51,7 @@ void process_pause_ms(int milliseconds);
 /* A program that is run for what it prints. */
 struct process_question {
     const char *const *argv; /* ends with NULL */
+    const struct str *input; /* what it reads from stdin; NULL: nothing */
     size_t bytes_max;        /* of stdout */
     int64_t limit_ms;
     /* NULL, or asked several times a second: true when nobody waits for the answer any more. */

@@ -50,7 +50,7 @@ static struct plan plan_of(const char *text) {
     const struct batch_options batch = corpus_batch_options(&spec, 0, false);
     shapes_full(train, &batch);
     const struct plan_request request = {
-        .config = &config, .options = &options, .spec = &spec, .train = train};
+        .config = &config, .options = &options, .spec = &spec, .train = train, .counts_work = true};
     must(plan_make(&plan, &request, &e), &e);
     mem_free(train);
     session_options_release(&options);

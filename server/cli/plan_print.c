@@ -1,0 +1,362 @@
+/* plan_print.c - the report of `plimsoll plan`.
+ *
+ * Numbers are the plan's own; nothing is computed here but widths. The bars share one scale, on
+ * which the capacity is a line, as a load line is on a hull; where the capacity is far beyond what
+ * is needed it lies outside the picture and is only told. */
+#include "server/cli/plan_print.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "server/cli/data_print.h"
+
+enum { BAR_WIDTH = 46, NAME_WIDTH = 12 };
+/* Beyond so many times the need the capacity is not drawn. */
+static const double DRAWN_MAX = 2.5;
+
+/* Categories in the order of the bar: what lies still first. */
+static const struct {
+    const char *name, *colour;
+    char letter;
+} CATEGORIES[] = {
+    {"weights", "\033[34m", 'w'},       {"adapters", "\033[36m", 'a'},
+    {"gradients", "\033[35m", 'g'},     {"optimizer", "\033[33m", 'o'},
+    {"activations", "\033[32m", '#'},   {"workspace", "\033[37m", 's'},
+    {"communication", "\033[31m", 'c'}, {"staging", "\033[90m", 't'},
+};
+static const char RESET[] = "\033[0m", BOLD[] = "\033[1m", DIM[] = "\033[2m";
+static const char GREEN[] = "\033[1;32m", RED[] = "\033[1;31m", YELLOW[] = "\033[1;33m";
+
+struct page {
+    struct str *out;
+    const cJSON *plan;
+    bool colour;
+    double scale;    /* bytes of a whole bar */
+    double capacity; /* 0: not drawn */
+};
+
+static double number(const cJSON *object, const char *key) {
+    double value = 0;
+    struct err ignored = {0};
+    (void)json_get_f64(object, key, &value, &ignored);
+    return value;
+}
+
+static const char *text(const cJSON *object, const char *key) {
+    const char *value = NULL;
+    struct err ignored = {0};
+    (void)json_get_string(object, key, &value, &ignored);
+    return value ? value : "";
+}
+
+static bool is_set(const cJSON *object, const char *key) {
+    const cJSON *const item = json_member(object, key);
+    return item && !cJSON_IsNull(item);
+}
+
+static void paint(const struct page *p, const char *colour) {
+    if (p->colour) str_append(p->out, colour);
+}
+
+static const char *bytes(double value, char buffer[24]) {
+    return str_bytes((int64_t)value, buffer);
+}
+
+/* What is planned: "Llama-3.1-8B, LoRA r 16, bf16, 4 rows of 1024 tokens". */
+static void print_subject(const struct page *p) {
+    const cJSON *const spec = json_member(p->plan, "spec"), *const data = json_member(spec, "data");
+    const bool full = strcmp(text(spec, "finetuning_type"), "full") == 0;
+    const char *const model = text(spec, "model"), *const slash = strrchr(model, '/');
+    const char *precision = cJSON_IsTrue(json_member(spec, "bf16"))   ? "bf16"
+                            : cJSON_IsTrue(json_member(spec, "fp16")) ? "fp16"
+                            : cJSON_IsTrue(json_member(spec, "tf32")) ? "tf32"
+                                                                      : "fp32";
+    paint(p, BOLD);
+    data_append_safe(p->out, slash && slash[1] ? slash + 1 : model, false);
+    paint(p, RESET);
+    str_appendf(p->out, "  %.2fB parameters, ", number(p->plan, "parameters") * 1e-9);
+    if (full) {
+        str_append(p->out, "all of them trained, ");
+    } else {
+        str_appendf(p->out, "LoRA r %.0f trains %.1fM of them, ", number(spec, "r"),
+                    number(p->plan, "trainable_parameters") * 1e-6);
+    }
+    const double rows = number(json_member(p->plan, "layout"), "micro_rows");
+    str_appendf(p->out, "%s\n%.0f row%s of at most %.0f tokens at a time", precision, rows,
+                rows == 1 ? "" : "s", number(data, "max_length"));
+    const bool files = strcmp(text(p->plan, "data_from"), "files") == 0;
+    str_append(p->out, files ? ", as long as the data really are" : ", all of them full");
+    str_appendf(p->out, ", on %s\n\n", text(json_member(p->plan, "verdict"), "device"));
+}
+
+static void print_verdict(const struct page *p) {
+    const cJSON *const verdict = json_member(p->plan, "verdict");
+    const cJSON *const fits = json_member(verdict, "fits");
+    const bool open = !cJSON_IsBool(fits);
+    paint(p, open ? YELLOW : cJSON_IsTrue(fits) ? GREEN : RED);
+    str_append(p->out, open ? "  ?  " : cJSON_IsTrue(fits) ? "  FITS  " : "  DOES NOT FIT  ");
+    paint(p, RESET);
+    const char *const said = text(verdict, "text"), *const colon = strchr(said, ':');
+    data_append_safe(p->out, !open && colon ? colon + 2 : said, false);
+    str_append(p->out, "\n\n");
+}
+
+static void choose_scale(struct page *p) {
+    const double need = number(p->plan, "planned_need_bytes");
+    const double capacity = number(p->plan, "capacity_bytes");
+    p->capacity = capacity > 0 && capacity <= DRAWN_MAX * need ? capacity : 0;
+    p->scale = fmax(need, p->capacity);
+    if (p->scale <= 0) p->scale = 1;
+}
+
+static int cells(const struct page *p, double value) {
+    return (int)lround(value / p->scale * BAR_WIDTH);
+}
+
+/* One bar: each category begins where the sum of those before it ends. */
+static void print_bar(const struct page *p, const cJSON *categories) {
+    const int line = p->capacity > 0 ? cells(p, p->capacity) : -1;
+    double sum = 0;
+    int at = 0;
+    for (size_t i = 0; i < COUNT_OF(CATEGORIES); i++) {
+        sum += number(categories, CATEGORIES[i].name);
+        const int end = cells(p, sum);
+        if (end > at) paint(p, CATEGORIES[i].colour);
+        for (; at < end; at++) {
+            if (at == line) str_append(p->out, "\xE2\x94\x82");
+            if (p->colour) {
+                str_append(p->out, "\xE2\x96\x88");
+            } else {
+                str_append_char(p->out, CATEGORIES[i].letter);
+            }
+        }
+    }
+    paint(p, RESET);
+    for (; at <= BAR_WIDTH; at++) {
+        str_append(p->out, at == line ? "\xE2\x94\x82" : " ");
+    }
+}
+
+static void print_phases(const struct page *p) {
+    const cJSON *row = NULL;
+    char size[24];
+    cJSON_ArrayForEach(row, json_member(p->plan, "phase_table")) {
+        const bool fullest = strcmp(text(row, "phase"), text(p->plan, "peak_phase")) == 0;
+        str_appendf(p->out, "  %-*s", NAME_WIDTH, text(row, "phase"));
+        print_bar(p, json_member(row, "categories"));
+        if (fullest) paint(p, BOLD);
+        str_appendf(p->out, " %11s%s\n", bytes(number(row, "peak_bytes"), size),
+                    fullest ? "  <- fullest" : "");
+        if (fullest) paint(p, RESET);
+    }
+}
+
+static void print_legend(const struct page *p) {
+    const cJSON *const peak = json_member(p->plan, "categories_at_peak");
+    char size[24];
+    int count = 0;
+    str_appendf(p->out, "\n  %-*s", NAME_WIDTH, "at the peak");
+    for (size_t i = 0; i < COUNT_OF(CATEGORIES); i++) {
+        const double held = number(peak, CATEGORIES[i].name);
+        if (cells(p, held) == 0 && held < (double)(64 << 20)) continue;
+        if (count > 0 && count % 3 == 0) str_appendf(p->out, "\n  %-*s", NAME_WIDTH, "");
+        paint(p, CATEGORIES[i].colour);
+        if (p->colour) {
+            str_append(p->out, "\xE2\x96\x88");
+        } else {
+            str_append_char(p->out, CATEGORIES[i].letter);
+        }
+        paint(p, RESET);
+        str_appendf(p->out, " %s %s   ", CATEGORIES[i].name, bytes(held, size));
+        count++;
+    }
+    str_append(p->out, "\n");
+    if (p->capacity <= 0) return;
+    str_appendf(p->out, "  %-*s\xE2\x94\x82 capacity %s (%s)\n", NAME_WIDTH, "",
+                bytes(p->capacity, size), text(json_member(p->plan, "verdict"), "capacity_from"));
+}
+
+static void print_when(const struct page *p) {
+    const cJSON *const when = json_member(p->plan, "when");
+    const char *const part = text(when, "part");
+    str_appendf(p->out, "\n  %-*s", NAME_WIDTH, "when");
+    if (strcmp(part, "load") == 0) {
+        str_append(p->out, "while the model is loaded\n");
+        return;
+    }
+    str_appendf(p->out, "in %s of a micro-batch (%s) of %.0f tokens in %.0f documents\n",
+                text(when, "phase"), part, number(when, "tokens"), number(when, "documents"));
+}
+
+static void print_beside(const struct page *p) {
+    const cJSON *const overhead = json_member(p->plan, "overhead");
+    const cJSON *const host = json_member(p->plan, "host");
+    char a[24], b[24];
+    str_appendf(p->out, "  %-*s", NAME_WIDTH, "beside it");
+    if (is_set(overhead, "bytes")) {
+        str_appendf(p->out, "%s for context and libraries (%s)\n",
+                    bytes(number(overhead, "bytes"), a), text(overhead, "from"));
+    } else {
+        str_append(p->out, "context and libraries: not measured on this device yet\n");
+    }
+    str_appendf(p->out, "  %-*s%s of host memory for transfers while loading, %s while training\n",
+                NAME_WIDTH, "", bytes(number(host, "staging_load_bytes"), a),
+                bytes(number(host, "staging_train_bytes"), b));
+}
+
+static void append_seconds(struct str *out, double seconds) {
+    if (seconds < 1) {
+        str_appendf(out, "%.0f ms", 1000 * seconds);
+    } else if (seconds < 120) {
+        str_appendf(out, "%.1f s", seconds);
+    } else if (seconds < 7200) {
+        str_appendf(out, "%.0f min", seconds / 60);
+    } else {
+        str_appendf(out, "%.1f h", seconds / 3600);
+    }
+}
+
+static void print_time(const struct page *p) {
+    const cJSON *const time = json_member(p->plan, "time");
+    str_appendf(p->out, "  %-*s", NAME_WIDTH, "a step");
+    if (!is_set(time, "seconds_per_step")) {
+        str_append(p->out, "time unknown: nothing was measured on this device yet (--measure)\n");
+        return;
+    }
+    str_append(p->out, "about ");
+    append_seconds(p->out, number(time, "seconds_per_step"));
+    str_appendf(p->out, ", %.0f tokens/s", number(time, "tokens_per_second"));
+    if (is_set(time, "seconds_total")) {
+        str_append(p->out, ", the run ");
+        append_seconds(p->out, number(time, "seconds_total"));
+    }
+    str_appendf(p->out, " (an estimate from %s rates)\n", text(time, "rates"));
+}
+
+static void print_ranks(const struct page *p) {
+    const cJSON *const ranks = json_member(p->plan, "ranks");
+    const int count = cJSON_GetArraySize(ranks);
+    char size[24];
+    if (count < 2) return;
+    str_appendf(p->out, "  %-*s", NAME_WIDTH, "ranks");
+    for (int i = 0; i < count; i++) {
+        const cJSON *const rank = cJSON_GetArrayItem(ranks, i);
+        if (i > 0 && i % 4 == 0) str_appendf(p->out, "\n  %-*s", NAME_WIDTH, "");
+        str_appendf(p->out, "%d: %s   ", i, bytes(number(rank, "planned_need_bytes"), size));
+    }
+    str_append(p->out, "\n");
+}
+
+/* " --set a=1 --set b.c=2" */
+static void append_keys(struct str *out, const cJSON *set, const char *prefix) {
+    const cJSON *item = NULL;
+    cJSON_ArrayForEach(item, set) {
+        char *const path = str_format("%s%s", prefix, item->string);
+        if (cJSON_IsObject(item)) {
+            char *const group = str_format("%s.", path);
+            append_keys(out, item, group);
+            mem_free(group);
+        } else {
+            struct str value = {0};
+            json_append(&value, item);
+            const bool plain = cJSON_IsString(item);
+            str_appendf(out, " --set %s=%s", path, plain ? item->valuestring : str_text(&value));
+            str_release(&value);
+        }
+        mem_free(path);
+    }
+}
+
+static void print_change(const struct page *p, const cJSON *item, const char *name, bool keys) {
+    char size[24];
+    const cJSON *const fits = json_member(item, "fits");
+    str_append(p->out, "  ");
+    paint(p, cJSON_IsTrue(fits) ? GREEN : DIM);
+    str_append(p->out, cJSON_IsTrue(fits) ? "fits " : cJSON_IsFalse(fits) ? "less " : "  -  ");
+    paint(p, RESET);
+    if (is_set(item, "need_bytes")) {
+        str_appendf(p->out, "%11s  work x%-5.2f ", bytes(number(item, "need_bytes"), size),
+                    number(item, "cost"));
+    } else {
+        str_appendf(p->out, "%11s  %11s ", "", "");
+    }
+    paint(p, BOLD);
+    str_append(p->out, name);
+    paint(p, RESET);
+    str_append(p->out, "\n       ");
+    data_append_safe(p->out, text(item, "text"), false);
+    const cJSON *const with = json_member(item, "with");
+    for (int i = 0; i < cJSON_GetArraySize(with); i++) {
+        str_appendf(p->out, "%s%s", i ? ", " : " With ", cJSON_GetArrayItem(with, i)->valuestring);
+    }
+    if (cJSON_GetArraySize(with) > 0) str_append(p->out, ".");
+    str_append(p->out, "\n");
+    const cJSON *const set = json_member(item, "set");
+    if (!keys || !cJSON_GetArraySize(set)) return;
+    paint(p, DIM);
+    str_append(p->out, "      ");
+    append_keys(p->out, set, "");
+    paint(p, RESET);
+    str_append(p->out, "\n");
+}
+
+/* Remedies that reach the capacity, one by one; others only by what they leave. */
+static void print_remedies(const struct page *p, const cJSON *remedies) {
+    const int count = cJSON_GetArraySize(remedies);
+    const cJSON *const last = count > 0 ? cJSON_GetArrayItem(remedies, count - 1) : NULL;
+    char size[24];
+    if (!last) return;
+    if (!cJSON_IsTrue(json_member(last, "fits"))) {
+        str_appendf(p->out,
+                    "\nAll remedies together bring it down to %s, at %.2f times the work: that is "
+                    "not enough.\n",
+                    bytes(number(last, "need_bytes"), size), number(last, "cost"));
+        return;
+    }
+    str_append(p->out, "\nRemedies, each added to those before it. The loss curve stays the same, "
+                       "and a run\ntakes them by itself (memory.on_oom auto):\n");
+    for (int i = 0; i < count; i++) {
+        const cJSON *const item = cJSON_GetArrayItem(remedies, i);
+        print_change(p, item, text(item, "remedy"), item == last);
+    }
+}
+
+/* Advice that remedies follow anyway is not repeated. */
+static void print_advice(const struct page *p, const cJSON *advice, bool remedied) {
+    const cJSON *item = NULL;
+    bool any = false;
+    cJSON_ArrayForEach(item, advice) {
+        const char *const name = text(item, "advice");
+        if (strcmp(name, "plain") == 0) continue;
+        if (remedied && strcmp(name, "micro_batch") == 0) continue;
+        if (!any) str_append(p->out, "\nWhat you can change yourself:\n");
+        any = true;
+        print_change(p, item, name, true);
+    }
+}
+
+static void print_changes(const struct page *p) {
+    const cJSON *const remedies = json_member(p->plan, "remedies");
+    print_remedies(p, remedies);
+    print_advice(p, json_member(p->plan, "advice"), cJSON_GetArraySize(remedies) > 0);
+}
+
+void plan_print(struct str *out, const cJSON *plan, bool colour) {
+    struct page page = {.out = out, .plan = plan, .colour = colour};
+    choose_scale(&page);
+    print_subject(&page);
+    print_verdict(&page);
+    print_phases(&page);
+    print_legend(&page);
+    print_when(&page);
+    print_beside(&page);
+    print_time(&page);
+    print_ranks(&page);
+    print_changes(&page);
+}
+
+bool plan_is_fine(const cJSON *plan) {
+    return !cJSON_IsFalse(json_member(plan, "fits"));
+}
