@@ -1,5 +1,7 @@
 /* verdict.h - does a plan fit, and what would make it fit: remedies that leave learning alone, and
- * advice that a user follows himself. Every number in it comes from a plan of that very change. */
+ * advice that a user follows himself.
+ *
+ * Every number in it comes from a plan of that very change. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_VERDICT_H
 #define PLIMSOLL_ENGINE_TRAIN_VERDICT_H
 

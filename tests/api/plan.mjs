@@ -118,8 +118,9 @@ await check("the command line: a report for people, data files, a folder with on
     assert.match(text.out, /backward +w+/);
     const bare = path.join(folder, "bare");
     mkdirSync(bare);
-    const config = { model_type: "llama", hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2 };
-    writeFileSync(path.join(bare, "config.json"), JSON.stringify({ ...config, num_attention_heads: 4, vocab_size: 99 }));
+    const sizes = { hidden_size: 64, intermediate_size: 128, num_hidden_layers: 2, num_attention_heads: 4 };
+    const config = { model_type: "llama", vocab_size: 99, ...sizes };
+    writeFileSync(path.join(bare, "config.json"), JSON.stringify(config));
     assert.match((await plimsoll(["plan", bare]).done).out, /FITS/);
     const wrong = await plimsoll(["plan", "SmolLM2-135M", "--set", "r"]).done;
     assert.equal(wrong.code, 1);
