@@ -39,8 +39,8 @@ static cJSON *keys_of(const struct layout *l, const struct plan_request *r) {
     return set;
 }
 
-/* As in events (remedy_list_to_json, which leaves out rungs of one kind but the last), with the keys
- * that ask for each. */
+/* As in events (remedy_list_to_json, which leaves out rungs of one kind but the last), with the
+ * keys that ask for each. */
 static void add_remedies(cJSON *json, const struct remedy_list *list,
                          const struct plan_request *request) {
     cJSON *const items = remedy_list_to_json(list);
