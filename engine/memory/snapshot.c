@@ -144,7 +144,8 @@ static void write_event(struct writer *w, const struct trace_event *t, const cha
     const struct arena_event *const event = &t->event;
     const bool pages = event->action == ARENA_BACK || event->action == ARENA_UNBACK;
     const bool alloc = event->action == ARENA_ALLOC;
-    const struct frames frames = frames_of(&event->label, event->phase, event->category);
+    const struct arena_label label = pages ? (struct arena_label){"pages", -1} : event->label;
+    const struct frames frames = frames_of(&label, event->phase, event->category);
     struct pickle *const p = &w->pickle;
     pickle_dict(p);
     add_string(p, "action", action);

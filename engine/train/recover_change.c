@@ -31,8 +31,10 @@ static enum status open_again(struct run *r, struct err *e) {
     struct arena_stats stats;
     TRY(recover_keep(r, e));
     arena_get_stats(r->session.arena, &stats);
+    watching_move(&r->watching, NULL);
     session_close(&r->session);
     TRY(run_open_session(r, e));
+    watching_move(&r->watching, r->session.arena);
     arena_set_capacity(r->session.arena, stats.capacity);
     TRY(run_load_weights(r, e));
     if (step > 0) TRY(checkpoint_load(&r->session, r->folder, step, &r->state, e));

@@ -15,6 +15,7 @@
 #include "engine/train/report.h"
 #include "engine/train/run.h"
 #include "engine/train/schedule.h"
+#include "engine/train/watching.h"
 
 /* Everything of one run. Zeroed, then filled in this order. */
 struct run {
@@ -38,6 +39,7 @@ struct run {
     struct trainer_state state;
     struct schedule schedule;
     struct batch batch;
+    struct watching watching;
     bool stopping; /* all ranks have agreed to stop */
     int64_t started_ns;
 };

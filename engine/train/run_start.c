@@ -200,6 +200,7 @@ enum status run_prepare(struct run *r, struct err *e) {
 void run_close(struct run *r) {
     recover_end(r);
     batch_release(&r->batch);
+    watching_release(&r->watching);
     session_close(&r->session);
     comm_close(r->comm);
     mem_free(r->parts);

@@ -96,6 +96,9 @@ enum status run_train_step(struct run *r, struct err *e) {
     const struct batcher *const b = &r->corpus.batcher;
     struct step_sums sums;
     struct optimizer_report changed;
+    watching_begin(&r->watching, r->session.arena, r->recovery.snapshot,
+                   r->state.step + 1 == r->corpus.total_steps);
+    r->recovery.snapshot = false;
     TRY(train_micros(r, &sums, e));
     const double rate = schedule_rate(&r->schedule, r->state.step), computed = seconds_since(began);
     TRY(update(r, rate, &changed, e));
@@ -123,6 +126,8 @@ enum status run_train_step(struct run *r, struct err *e) {
                                        .ranks = r->comm->world};
     if (run_leads(r)) TRY(report_step(&r->log, &report, e));
     TRY(tell_memory(r, "train", e));
+    const struct watching_place place = {r->folder, r->state.step};
+    TRY(watching_end(&r->watching, r->session.arena, &place, &r->log, e));
     arena_settle(r->session.arena);
     return STATUS_OK;
 }

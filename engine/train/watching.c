@@ -23,6 +23,15 @@ void watching_begin(struct watching *w, struct arena *arena, bool asked, bool la
     trace_begin(w->trace, arena);
 }
 
+void watching_move(struct watching *w, struct arena *arena) {
+    if (!w->recording) return;
+    if (arena) {
+        trace_begin(w->trace, arena);
+    } else {
+        trace_end(w->trace);
+    }
+}
+
 static enum status write_timeline(const struct watching *w, const struct snapshot_place *place,
                                   const char *path, struct err *e) {
     cJSON *const json = timeline_to_json(w->trace, place);

@@ -22,6 +22,9 @@ struct watching {
 
 /* A step begins. `asked`: somebody wants to see it; `last`: there is no step after it. */
 void watching_begin(struct watching *w, struct arena *arena, bool asked, bool last);
+/* The session is closed and opened again in the middle of a step: before, with NULL, and after. A
+ * recorded step is then recorded from here on. */
+void watching_move(struct watching *w, struct arena *arena);
 /* The step is done; the files are written if it was recorded. */
 struct watching_place {
     const char *run_folder;

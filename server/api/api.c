@@ -31,6 +31,7 @@ static const struct http_route ROUTES[] = {
     {"GET", JOBS "/:id/metrics", api_jobs_metrics, BODY_NONE, false},
     {"GET", JOBS "/:id/memory", api_jobs_memory, BODY_NONE, false},
     {"GET", JOBS "/:id/memory/timeline", api_jobs_memory_timeline, BODY_NONE, false},
+    {"POST", JOBS "/:id/memory/snapshot", api_jobs_memory_record, BODY_JSON, false},
     {"GET", JOBS "/:id/memory/snapshot", api_jobs_memory_snapshot, BODY_NONE, false},
     {"GET", JOBS "/:id/memory/summary", api_jobs_memory_summary, BODY_NONE, false},
     {"GET", JOBS "/:id/log", api_jobs_log, BODY_NONE, false},

@@ -50,6 +50,8 @@ enum status api_jobs_metrics(void *context, struct http_request *q, struct http_
                              struct err *e);
 enum status api_jobs_memory(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
+enum status api_jobs_memory_record(void *context, struct http_request *q, struct http_reply *r,
+                                   struct err *e);
 enum status api_jobs_memory_timeline(void *context, struct http_request *q, struct http_reply *r,
                                      struct err *e);
 enum status api_jobs_memory_snapshot(void *context, struct http_request *q, struct http_reply *r,

@@ -1,5 +1,5 @@
-/* memory_files.c - what a rank wrote of one step's memory, as downloads: the timeline, the snapshot
- * for PyTorch's viewer, the summary table.
+/* memory_files.c - one step's memory: asking a run to record it, and what it wrote as downloads:
+ * the timeline, the snapshot for PyTorch's viewer, the summary table.
  *
  * The files are the engine's (engine/train/watching.h); nothing of them is read here. */
 #include <fcntl.h>
@@ -44,6 +44,48 @@ static enum status send_file(const struct app *app, struct http_request *q, stru
     }
 done:
     mem_free(path);
+    mem_free(run);
+    job_row_release(&job);
+    return status;
+}
+
+/* An older snapshot must not be taken for the one that was asked for. */
+static enum status remove_old(const char *run, struct err *e) {
+    char **names = NULL;
+    size_t count = 0;
+    char *folder = rundir_memory(run);
+    enum status status = file_is_folder(folder) ? file_list(folder, &names, &count, e) : STATUS_OK;
+    for (size_t i = 0; status == STATUS_OK && i < count; i++) {
+        if (!str_starts_with(names[i], "snapshot.")) continue;
+        char *path = file_join(folder, names[i]);
+        status = file_remove_all(path, e);
+        mem_free(path);
+    }
+    file_names_free(names, count);
+    mem_free(folder);
+    return status;
+}
+
+enum status api_jobs_memory_record(void *context, struct http_request *q, struct http_reply *r,
+                                   struct err *e) {
+    const struct app *const app = context;
+    struct job_row job = {0};
+    TRY(store_job_get(app->store, q->parameters[0], &job, e));
+    char *run = store_run_folder(app->store, job.id);
+    enum status status = STATUS_OK;
+    GUARD_IF(!str_equal(job.status, "running"), STATUS_CONFLICT,
+             "job %s is %s: a snapshot is recorded while a job runs", job.id, job.status);
+    GUARD(remove_old(run, e));
+    cJSON *const wish = cJSON_CreateObject();
+    json_add_bool(wish, "snapshot", true);
+    GUARD(rundir_control_wish(run, wish, e));
+    cJSON *const json = cJSON_CreateObject();
+    json_add_string(json, "object", "plimsoll.memory.snapshot");
+    json_add_string(json, "job", job.id);
+    json_add_string(json, "message", "The next step is recorded; then GET this address.");
+    r->code = 202;
+    http_reply_json(r, json);
+done:
     mem_free(run);
     job_row_release(&job);
     return status;
