@@ -86,7 +86,7 @@ struct spec {
     struct spec_strings sample_prompts;
     int64_t sample_max_tokens;
     struct {
-        int64_t ranks;
+        int64_t ranks, zero_stage;
         double silence_s, patience_s;
     } parallel;
     struct {

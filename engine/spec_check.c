@@ -20,6 +20,17 @@ static bool device_is_known(const char *device) {
         if (!(condition)) return err_set_param(e, STATUS_INVALID, (path), __VA_ARGS__);            \
     } while (0)
 
+static enum status check_parallel(const struct spec *s, struct err *e) {
+    CHECK(s->parallel.ranks == 1 || strcmp(s->device, "cpu") == 0, "parallel.ranks",
+          "parallel.ranks is %lld: this version runs several ranks on the device cpu only, it is "
+          "%.80s",
+          (long long)s->parallel.ranks, s->device);
+    CHECK(s->parallel.zero_stage <= 1, "parallel.zero_stage",
+          "parallel.zero_stage is %lld: this version has the stages 0 and 1",
+          (long long)s->parallel.zero_stage);
+    return STATUS_OK;
+}
+
 static enum status check_adapter(const struct spec *s, struct err *e) {
     if (strcmp(s->finetuning_type, "full") == 0) {
         CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
@@ -87,6 +98,7 @@ static enum status check_memory(const struct spec *s, struct err *e) {
 
 enum status spec_check(const struct spec *s, struct err *e) {
     CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
+    TRY(check_parallel(s, e));
     CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
           s->device);
     TRY(check_precision(s, e));

@@ -3,6 +3,7 @@
  * A checkpoint is a whole folder that appears at once, or not at all. */
 #include "engine/train/checkpoint.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/file.h"
@@ -12,35 +13,9 @@
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
+#include "engine/train/checkpoint_states.h"
 
 enum { STATE_BYTES_MAX = 1 << 16 };
-
-/* One of AdamW's states, wherever it is. */
-static enum status write_state(const struct optimizer *o, int state, struct st_writer *w,
-                               struct err *e) {
-    const struct tensor *const here = state == 0 ? o->exp_avg : o->exp_avg_sq;
-    if (here) return weights_write_tensor(here, ST_F32, w, e);
-    TRY(device_synchronize(o->away.space->device, e));
-    return st_writer_data(w, o->away.host[state], o->away.count * st_dtype_bytes(ST_F32), e);
-}
-
-static enum status save_optimizer(const struct optimizer *o, const char *folder, struct err *e) {
-    char *path = file_join(folder, "optimizer.safetensors");
-    struct st_writer w = {0};
-    const int64_t shape[] = {o->model->flat_count};
-    st_writer_declare(&w, "exp_avg", ST_F32, shape, 1);
-    st_writer_declare(&w, "exp_avg_sq", ST_F32, shape, 1);
-    enum status status = st_writer_begin(&w, path, e);
-    if (status == STATUS_OK) status = write_state(o, 0, &w, e);
-    if (status == STATUS_OK) status = write_state(o, 1, &w, e);
-    if (status == STATUS_OK) {
-        status = st_writer_commit(&w, e);
-    } else {
-        st_writer_abort(&w);
-    }
-    mem_free(path);
-    return status;
-}
 
 static enum status save_state(const struct session *s, const struct trainer_state *state,
                               const char *folder, struct err *e) {
@@ -110,21 +85,58 @@ static enum status remove_old(const char *run, int64_t keep, struct err *e) {
     return status;
 }
 
+/* The temporary folder that rank 0 has made, for the parts of the others. Caller frees. */
+static enum status share_folder(struct comm *c, const char *made, char **folder, struct err *e) {
+    char *const mine = mem_new(FILE_PATH_MAX, 1);
+    char *const all = mem_new((size_t)c->world, FILE_PATH_MAX);
+    if (made) snprintf(mine, FILE_PATH_MAX, "%s", made);
+    const enum status status = comm_gather(c, mine, FILE_PATH_MAX, all, e);
+    if (status == STATUS_OK) *folder = mem_strdup(all);
+    mem_free(mine);
+    mem_free(all);
+    return status;
+}
+
+/* A part of a sharded state; without shards rank 0 has everything. */
+static enum status save_part(const struct session *s, const char *folder, struct err *e) {
+    const bool sharded = s->optimizer.options.zero_stage > 0;
+    return s->comm->rank == 0 || sharded ? states_save(&s->optimizer, folder, e) : STATUS_OK;
+}
+
+enum status checkpoint_begin(struct checkpoint_writing *w, struct session *s, int64_t step,
+                             const struct checkpoint_place *place, struct err *e) {
+    *w = (struct checkpoint_writing){.path = rundir_checkpoint(place->run, step)};
+    arena_enter(s->arena, PHASE_CHECKPOINT);
+    if (s->comm->rank == 0) TRY(folder_begin(w->path, &w->made, e));
+    TRY(share_folder(s->comm, w->made, &w->folder, e));
+    TRY(save_part(s, w->folder, e));
+    return comm_barrier(s->comm, e);
+}
+
+enum status checkpoint_finish(struct checkpoint_writing *w, struct session *s,
+                              const struct trainer_state *state,
+                              const struct checkpoint_place *place, struct err *e) {
+    TRY(save_weights(s, place->base, w->folder, e));
+    TRY(save_state(s, state, w->folder, e));
+    TRY(manifest_write(w->folder, e));
+    TRY(folder_commit(&w->made, w->path, e));
+    return remove_old(place->run, place->keep, e);
+}
+
+void checkpoint_end(struct checkpoint_writing *w) {
+    folder_abort(&w->made);
+    mem_free(w->folder);
+    mem_free(w->path);
+    *w = (struct checkpoint_writing){0};
+}
+
 enum status checkpoint_save(struct session *s, const struct trainer_state *state,
                             const struct checkpoint_place *place, struct err *e) {
-    arena_enter(s->arena, PHASE_CHECKPOINT);
-    char *path = rundir_checkpoint(place->run, state->step), *folder = NULL;
-    enum status status = STATUS_OK;
-    GUARD(folder_begin(path, &folder, e));
-    GUARD(save_weights(s, place->base, folder, e));
-    GUARD(save_optimizer(&s->optimizer, folder, e));
-    GUARD(save_state(s, state, folder, e));
-    GUARD(manifest_write(folder, e));
-    GUARD(folder_commit(&folder, path, e));
-    GUARD(remove_old(place->run, place->keep, e));
-done:
-    folder_abort(&folder);
-    mem_free(path);
+    struct checkpoint_writing w;
+    enum status status = checkpoint_begin(&w, s, state->step, place, e);
+    if (status == STATUS_OK && s->comm->rank == 0)
+        status = checkpoint_finish(&w, s, state, place, e);
+    checkpoint_end(&w);
     return status;
 }
 
@@ -146,31 +158,6 @@ enum status checkpoint_find(const char *run, int64_t *step, int64_t *damaged, st
     }
     mem_free(steps);
     return STATUS_OK;
-}
-
-static enum status read_state(struct optimizer *o, int state, const struct st_set *set,
-                              struct err *e) {
-    static const char *const NAMES[AWAY_STATES] = {"exp_avg", "exp_avg_sq"};
-    struct tensor *const here = state == 0 ? o->exp_avg : o->exp_avg_sq;
-    const int64_t count = o->model->flat_count;
-    const struct st_tensor *const stored = st_find(set, NAMES[state]);
-    FAIL_IF(!stored || stored->elements != count, STATUS_INVALID,
-            "%s: %s does not have the %lld elements of this model", set->paths[0], NAMES[state],
-            (long long)count);
-    if (here) return weights_read_tensor(stored, here, e);
-    TRY(device_synchronize(o->away.space->device, e));
-    return st_read_f32(stored, 0, count, o->away.host[state], e);
-}
-
-static enum status load_optimizer(struct optimizer *o, const char *folder, struct err *e) {
-    char *path = file_join(folder, "optimizer.safetensors");
-    struct st_set set = {0};
-    enum status status = st_open_file(&set, path, e);
-    if (status == STATUS_OK) status = read_state(o, 0, &set, e);
-    if (status == STATUS_OK) status = read_state(o, 1, &set, e);
-    st_close(&set);
-    mem_free(path);
-    return status;
 }
 
 static enum status load_state(struct session *s, const char *folder, struct trainer_state *state,
@@ -209,7 +196,7 @@ enum status checkpoint_load(struct session *s, const char *run, int64_t step,
                             struct trainer_state *state, struct err *e) {
     char *folder = rundir_checkpoint(run, step);
     enum status status = load_weights(s, folder, e);
-    if (status == STATUS_OK) status = load_optimizer(&s->optimizer, folder, e);
+    if (status == STATUS_OK) status = states_load(&s->optimizer, folder, e);
     if (status == STATUS_OK) status = load_state(s, folder, state, e);
     if (status != STATUS_OK) err_prefix(e, "resuming from %s", folder);
     mem_free(folder);

@@ -4,7 +4,8 @@
  * checkpoints/step-N/
  *   adapter_config.json, adapter_model.safetensors   of LoRA, in f32
  *   model.safetensors                                of full fine-tuning, f32 masters
- *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32
+ *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32; or a part of
+ *                                                    them from each rank (checkpoint_states.h)
  *   trainer_state.json                               {"step","updates","trained_tokens"}, of fp16
  *                                                    also the loss scale
  *   manifest.json                                    sizes and hashes of all of them */
@@ -18,14 +19,27 @@ struct trainer_state {
     int64_t trained_tokens;
 };
 
-/* Writes checkpoints/step-N and removes the oldest beyond `keep` (0: none is removed). `base` goes
- * into the adapter's config. STATUS_NO_SPACE leaves the earlier checkpoints and no rest of this
- * one. */
+/* Where a checkpoint goes: checkpoints/step-N of `run`; the oldest beyond `keep` are removed (0: none
+ * is). `base` goes into the adapter's config. */
 struct checkpoint_place {
     const char *run;
     const char *base;
     int64_t keep;
 };
+/* Writing one. All ranks begin together: each leaves its part of the optimizer's states in a
+ * temporary folder. Then rank 0 alone finishes: it adds the rest and makes the folder appear, and may
+ * try again after STATUS_OOM. STATUS_NO_SPACE leaves the earlier checkpoints and no rest of this
+ * one. checkpoint_end always, also after an error. */
+struct checkpoint_writing {
+    char *path, *made, *folder;
+};
+enum status checkpoint_begin(struct checkpoint_writing *w, struct session *s, int64_t step,
+                             const struct checkpoint_place *place, struct err *e);
+enum status checkpoint_finish(struct checkpoint_writing *w, struct session *s,
+                              const struct trainer_state *state,
+                              const struct checkpoint_place *place, struct err *e);
+void checkpoint_end(struct checkpoint_writing *w);
+/* All of it, by all ranks. */
 enum status checkpoint_save(struct session *s, const struct trainer_state *state,
                             const struct checkpoint_place *place, struct err *e);
 

@@ -13,6 +13,7 @@ struct layout layout_of_spec(const struct spec *spec, const struct model_config 
                                                   : all                         ? config->layers
                                                                                 : wanted,
                            .activation_offloading = spec->activation_offloading,
+                           .zero_stage = spec->parallel.zero_stage,
                            .optimizer_offloading = spec->optimizer_offloading,
                            .eval_rows = spec->per_device_eval_batch_size,
                            .sample_tokens = spec->data.max_length};

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/mem.h"
+
 /* Words of `numbers`, eight bytes each. The first are zeroed before every step. */
 enum {
     NUMBER_LOSS,                 /* f64 */
@@ -35,9 +37,25 @@ static enum status put_scale(struct optimizer *o, struct err *e) {
 
 static enum status states_new(struct optimizer *o, struct err *e) {
     struct tensor_space *const space = o->model->space;
-    const int64_t count = o->model->flat_count;
+    const int64_t count = o->own.count ? o->own.count : 1; /* more ranks than pieces */
     TRY(tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
     return tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e);
+}
+
+static bool is_sharded(const struct optimizer *o) {
+    return o->options.zero_stage > 0 && o->options.comm && o->options.comm->world > 1;
+}
+
+/* Pieces of the sum of gradients, so that who adds a piece up also updates it. */
+static enum status take_piece(struct optimizer *o, struct err *e) {
+    const struct comm *const c = o->options.comm;
+    o->own = (struct comm_piece){.count = o->model->flat_count};
+    if (!is_sharded(o)) return STATUS_OK;
+    FAIL_IF(o->model->narrow_count > 0, STATUS_UNSUPPORTED,
+            "parallel.zero_stage %lld does not go with stochastic_rounding in this version",
+            (long long)o->options.zero_stage);
+    o->own = comm_piece_of(o->model->flat_count, COMM_PITCH, c->rank, c->world);
+    return STATUS_OK;
 }
 
 enum status optimizer_init(struct optimizer *o, struct model *m,
@@ -48,8 +66,9 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     struct tensor_space *const space = m->space;
     FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
             "there is nothing to train: the model has no trainable parameter");
+    TRY(take_piece(o, e));
     if (options->offloading) {
-        TRY(away_open(&o->away, space, m->flat_count, e));
+        TRY(away_open(&o->away, space, o->own.count, e));
     } else {
         TRY(states_new(o, e));
         TRY(tensor_fill_zero(o->exp_avg, e));
@@ -66,7 +85,7 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
 }
 
 static enum status send_away(struct optimizer *o, struct err *e) {
-    TRY(away_open(&o->away, o->model->space, o->model->flat_count, e));
+    TRY(away_open(&o->away, o->model->space, o->own.count, e));
     TRY(away_put(&o->away, 0, tensor_f32(o->exp_avg), e));
     TRY(away_put(&o->away, 1, tensor_f32(o->exp_avg_sq), e));
     tensor_drop(&o->exp_avg);
@@ -190,8 +209,37 @@ enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
     const struct comm_scratch scratch = {
         .data = o->scratch->data, .bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32)};
     TRY(fill_forgotten(m, e));
-    return comm_all_reduce(o->options.comm, m->space->device, &scratch, tensor_f32(m->gradients),
-                           m->flat_count, e);
+    return (is_sharded(o) ? comm_reduce_scatter : comm_all_reduce)(
+        o->options.comm, m->space->device, &scratch, tensor_f32(m->gradients), m->flat_count, e);
+}
+
+/* The squares of all pieces, added in the order of ranks: the norm is then the same for all. */
+static enum status sum_squares(const struct optimizer *o, struct err *e) {
+    struct comm *const c = o->options.comm;
+    struct device *const device = o->model->space->device;
+    double mine = 0, sum = 0;
+    if (!is_sharded(o)) return STATUS_OK;
+    TRY(device_download(device, &mine, number(o, NUMBER_SQUARES), sizeof mine, e));
+    double *const all = mem_new((size_t)c->world, sizeof *all);
+    const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
+    for (int64_t rank = 0; status == STATUS_OK && rank < c->world; rank++) {
+        sum += all[rank];
+    }
+    mem_free(all);
+    TRY(status);
+    return device_upload(device, number(o, NUMBER_SQUARES), &sum, sizeof sum, e);
+}
+
+/* What each rank has updated, to all. */
+static enum status share_updates(const struct optimizer *o, struct err *e) {
+    const struct model *const m = o->model;
+    struct comm *const c = o->options.comm;
+    struct device *const device = m->space->device;
+    if (!is_sharded(o)) return STATUS_OK;
+    TRY(comm_all_gather(c, device, m->flat->data, dtype_bytes(m->flat->dtype), m->flat_count, e));
+    if (!m->copies) return STATUS_OK;
+    return comm_all_gather(c, device, m->copies->data, dtype_bytes(m->copies->dtype), m->flat_count,
+                           e);
 }
 
 struct visit {
@@ -202,14 +250,15 @@ struct visit {
 static enum status update_slice(const void *context, const struct away_slice *s, struct err *e) {
     const struct visit *const v = context;
     const struct model *const m = v->optimizer->model;
+    const int64_t slice = v->optimizer->own.first + s->first; /* in the flat buffers */
     for (int64_t i = 0; i < m->range_count; i++) {
         const struct flat_range *const r = &m->ranges[i];
-        const int64_t first = r->first > s->first ? r->first : s->first;
-        const int64_t range_end = r->first + r->count, slice_end = s->first + s->count;
+        const int64_t first = r->first > slice ? r->first : slice;
+        const int64_t range_end = r->first + r->count, slice_end = slice + s->count;
         const int64_t end = range_end < slice_end ? range_end : slice_end;
         if (first >= end) continue;
-        const struct part part = {r, first, end - first, s->state[0] + (first - s->first),
-                                  s->state[1] + (first - s->first)};
+        const struct part part = {r, first, end - first, s->state[0] + (first - slice),
+                                  s->state[1] + (first - slice)};
         TRY(update(v->optimizer, &part, v->learning_rate, e));
     }
     return STATUS_OK;
@@ -219,24 +268,27 @@ static enum status update_all(const struct optimizer *o, double lr, struct err *
     const struct visit visit = {o, lr};
     if (!o->exp_avg) return away_each(&o->away, update_slice, &visit, e);
     const struct away_slice all = {
-        0, o->model->flat_count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
+        0, o->own.count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
     return update_slice(&visit, &all, e);
 }
 
 static enum status ask(const struct optimizer *o, double learning_rate, struct err *e) {
     struct model *const m = o->model;
     struct device *const device = m->space->device;
-    const struct sum_squares_args squares = {
-        .count = m->flat_count, .x = tensor_f32(m->gradients), .out = number(o, NUMBER_SQUARES)};
+    const struct sum_squares_args squares = {.count = o->own.count,
+                                             .x = tensor_f32(m->gradients) + o->own.first,
+                                             .out = number(o, NUMBER_SQUARES)};
     const struct clip_args clip = {.sum_squares = number(o, NUMBER_SQUARES),
                                    .loss_scale = optimizer_loss_scale(o),
                                    .max_norm = (float)o->options.max_grad_norm,
                                    .norm = number(o, NUMBER_NORM),
                                    .coefficient = number(o, NUMBER_COEFFICIENT)};
     TRY(fill_forgotten(m, e));
-    TRY(device_sum_squares(device, &squares, e));
+    if (squares.count > 0) TRY(device_sum_squares(device, &squares, e));
+    TRY(sum_squares(o, e));
     TRY(device_clip(device, &clip, e));
-    TRY(update_all(o, learning_rate, e));
+    if (o->own.count > 0) TRY(update_all(o, learning_rate, e));
+    TRY(share_updates(o, e));
     return model_refresh_tails(m, e);
 }
 

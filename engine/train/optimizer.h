@@ -14,9 +14,10 @@
 struct optimizer_options {
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
     uint64_t seed;                                         /* of stochastic rounding */
-    bool scales_loss;  /* f16: gradients are multiplied so that they do not vanish */
-    bool offloading;   /* the states begin in host memory */
-    struct comm *comm; /* whose gradients are summed; borrowed; NULL: this rank is alone */
+    bool scales_loss;   /* f16: gradients are multiplied so that they do not vanish */
+    bool offloading;    /* the states begin in host memory */
+    int64_t zero_stage; /* 1: each rank holds the states of its own piece and updates it */
+    struct comm *comm;  /* whose gradients are summed; borrowed; NULL: this rank is alone */
 };
 
 /* Dynamic loss scaling as torch.amp.GradScaler: doubled after 2000 updates without an overflow;
@@ -29,8 +30,9 @@ struct loss_scaling {
 
 struct optimizer {
     struct optimizer_options options;
-    struct model *model;                 /* borrowed */
-    struct tensor *exp_avg, *exp_avg_sq; /* [1, flat_count] f32; NULL while they are away */
+    struct model *model;   /* borrowed */
+    struct comm_piece own; /* what this rank updates of the flat buffers: all, or its piece */
+    struct tensor *exp_avg, *exp_avg_sq; /* [1, own.count] f32; NULL while they are away */
     struct states_away away;
     struct tensor *numbers; /* [1, NUMBER_COUNT] i64: words of device memory */
     struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
@@ -69,9 +71,10 @@ struct optimizer_report {
     int64_t correct;
     bool skipped; /* f16: the gradient overflowed, nothing was changed, the loss scale is halved */
 };
-/* After the last micro-batch of a step: gradients become the sum of all ranks'. All must come. */
+/* After the last micro-batch of a step: gradients become the sum of all ranks', of the own piece at
+ * least. All must come. */
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e);
-/* Norm, clip, update, and refresh of what forward reads; then waits for the device and reports.
+/* All ranks together: norm, clip, update, and refresh of what forward reads; then waits for the device and reports.
  * STATUS_DEVICE, and nothing changed, if the gradient is not finite (unless it is skipped). */
 enum status optimizer_step(struct optimizer *o, double learning_rate, struct optimizer_report *r,
                            struct err *e);

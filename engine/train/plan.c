@@ -210,6 +210,7 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
     const struct session_place place = {.device = device, .train = true};
     struct session_options options = *request->options;
     options.optimizer.offloading = layout_of(request).optimizer_offloading;
+    options.optimizer.zero_stage = layout_of(request).zero_stage;
     enum status status = session_open(&s, &place, request->config, &options, e);
     if (status == STATUS_OK) status = fill(plan, &s, request, e);
     session_close(&s);

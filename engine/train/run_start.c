@@ -72,6 +72,7 @@ enum status run_open_session(struct run *r, struct err *e) {
     const struct session_place place = {
         .device = r->spec.device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
     r->options.optimizer.offloading = r->layout.optimizer_offloading;
+    r->options.optimizer.zero_stage = r->layout.zero_stage;
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
     r->session.device->hurried = true;
     start_trace("memory allocated");

@@ -241,14 +241,13 @@ enum status run_say_samples(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status write_checkpoint(struct run *r, struct err *e) {
-    const struct checkpoint_place place = {
-        .run = r->folder, .base = r->spec.model, .keep = r->spec.save_total_limit};
+static enum status finish_checkpoint(struct run *r, struct checkpoint_writing *w,
+                                     const struct checkpoint_place *place, struct err *e) {
     struct err why = {0};
-    enum status status = checkpoint_save(&r->session, &r->state, &place, &why);
+    enum status status = checkpoint_finish(w, &r->session, &r->state, place, &why);
     if (status == STATUS_OOM && recover_beside(r, REMEDY_TRIM, 0, &why) == STATUS_OK) {
         why = (struct err){0};
-        status = checkpoint_save(&r->session, &r->state, &place, &why);
+        status = checkpoint_finish(w, &r->session, &r->state, place, &why);
     }
     if (status != STATUS_OK) return err_set_param(e, status, why.param, "%s", why.text);
     cJSON *const fields = cJSON_CreateObject();
@@ -261,11 +260,19 @@ static enum status write_checkpoint(struct run *r, struct err *e) {
 
 /* Nobody goes on before it is there: what a crash may lose is the same for all. */
 enum status run_save_checkpoint(struct run *r, struct err *e) {
-    TRY(report_phase(&r->log, "checkpoint", e));
+    const struct checkpoint_place place = {
+        .run = r->folder, .base = r->spec.model, .keep = r->spec.save_total_limit};
+    struct checkpoint_writing writing = {0};
+    enum status status = STATUS_OK;
+    GUARD(report_phase(&r->log, "checkpoint", e));
     comm_doing(r->comm, "the checkpoint of step %lld", (long long)r->state.step);
-    if (run_leads(r)) TRY(write_checkpoint(r, e));
-    TRY(comm_barrier(r->comm, e));
-    return report_phase(&r->log, "train", e);
+    GUARD(checkpoint_begin(&writing, &r->session, r->state.step, &place, e));
+    if (run_leads(r)) GUARD(finish_checkpoint(r, &writing, &place, e));
+    GUARD(comm_barrier(r->comm, e));
+    GUARD(report_phase(&r->log, "train", e));
+done:
+    checkpoint_end(&writing);
+    return status;
 }
 
 static enum status write_result(struct run *r, const char **name, struct err *e) {

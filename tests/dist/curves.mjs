@@ -19,6 +19,8 @@ writeFileSync(rows, readFileSync(CHAT, "utf8").split("\n").slice(0, ROWS).join("
 const METHODS = {
     lora: { lora_dropout: 0.1 },
     full: { finetuning_type: "full", learning_rate: 1e-4, data: { packing: false } },
+    "ZeRO-1": { parallel: { zero_stage: 1 } },
+    "ZeRO-1, full": { finetuning_type: "full", learning_rate: 1e-4, parallel: { zero_stage: 1 } },
     checkpointing: { gradient_checkpointing: true, data: { packing_strategy: "rows" } },
 };
 
@@ -32,7 +34,7 @@ function specOf(method, world) {
         gradient_accumulation_steps: rowsEach / micro,
         per_device_eval_batch_size: 2,
         ...spec,
-        parallel: { ranks: world },
+        parallel: { ranks: world, ...spec.parallel },
         data: { train_files: [rows], eval_files: [rows], ...data },
     };
 }
