@@ -87,7 +87,7 @@ static enum status reduce_round(struct comm *c, const struct comm_scratch *scrat
 /* What the trainer does, for reports on this rank and on others; NULL: it computes. */
 static void enter(struct comm *c, const char *name) {
     char text[160];
-    snprintf(text, sizeof text, "%s%s%s", name ? name : "computing", c->doing[0] ? " for " : "",
+    snprintf(text, sizeof text, "%s%s%s", name ? name : "while the others computed", c->doing[0] ? " for " : "",
              c->doing);
     wire_doing(c->wire, text);
 }
@@ -101,7 +101,7 @@ enum status comm_reduce_scatter(struct comm *c, struct device *device,
     const int64_t each = comm_piece_of(count, COMM_PITCH, 0, c->world).count;
     const int64_t round = round_of(count, c->world);
     enum status status = STATUS_OK;
-    enter(c, "in the sum of gradients");
+    enter(c, "while the others summed gradients");
     for (int64_t offset = 0; status == STATUS_OK && offset < each; offset += round) {
         status = reduce_round(c, scratch, data, count, offset, e);
     }
@@ -142,7 +142,7 @@ enum status comm_all_gather(struct comm *c, struct device *device, void *data,
     const int64_t needed = gather_messages(c, data, element_bytes, count, NULL);
     struct mpi_message *const messages = mem_new((size_t)needed, sizeof *messages);
     gather_messages(c, data, element_bytes, count, messages);
-    enter(c, "in the exchange of pieces");
+    enter(c, "while the others exchanged pieces");
     const enum status status = mover_exchange(c, messages, needed, e);
     enter(c, NULL);
     mem_free(messages);

@@ -79,10 +79,10 @@ enum status comm_gather(struct comm *c, const void *mine, int64_t bytes, void *a
     ASSERT(bytes >= 0 && bytes <= COMM_RECORD_MAX);
     if (c->wire) {
         char text[160];
-        snprintf(text, sizeof text, "in the meeting for %s", c->doing);
+        snprintf(text, sizeof text, "while the others met for %s", c->doing);
         wire_doing(c->wire, text);
         const enum status status = wire_gather(c->wire, mine, bytes, all, e);
-        snprintf(text, sizeof text, "computing for %s", c->doing);
+        snprintf(text, sizeof text, "while the others computed for %s", c->doing);
         wire_doing(c->wire, text);
         return status;
     }

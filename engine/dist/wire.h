@@ -22,7 +22,7 @@ enum status wire_open(struct wire **out, const struct comm_place *place,
 void wire_close(struct wire *w);
 /* Says why this rank fails, to all others, and stops. wire_close must follow. */
 void wire_abandon(struct wire *w, const struct err *why);
-/* What the trainer's thread is doing, for reports: "the all-reduce of step 7". Copied. */
+/* What the trainer's thread is doing, for reports: "while the others met for step 7". Copied. */
 void wire_doing(struct wire *w, const char *doing);
 void wire_set_patience(struct wire *w, int64_t patience_ms);
 /* See comm_gather. */

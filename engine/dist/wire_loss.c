@@ -20,7 +20,7 @@ const char *wire_name(const struct wire *w, int64_t rank, char buffer[160]) {
     return buffer;
 }
 
-/* ", in the all-reduce of step 7", or nothing. */
+/* ", while the others met for step 7", or nothing. */
 static void append_doing(struct wire *w, char *text, size_t size) {
     const size_t len = strlen(text);
     pthread_mutex_lock(&w->mutex);

@@ -19,7 +19,7 @@ writeFileSync(rows, readFileSync(CHAT, "utf8").split("\n").slice(0, ROWS).join("
 const METHODS = {
     lora: { lora_dropout: 0.1 },
     full: { finetuning_type: "full", learning_rate: 1e-4, data: { packing: false } },
-    "ZeRO-1": { parallel: { zero_stage: 1 } },
+    ...(full ? { "ZeRO-1, lora": { parallel: { zero_stage: 1 } } } : {}),
     "ZeRO-1, full": { finetuning_type: "full", learning_rate: 1e-4, parallel: { zero_stage: 1 } },
     checkpointing: { gradient_checkpointing: true, data: { packing_strategy: "rows" } },
 };
