@@ -17,6 +17,8 @@ await writeFile(path.join(out, "package.json"), `{"type":"module"}`);
 const load = (name) => import(pathToFileURL(path.join(out, "page", name)).href);
 const memory = await load("lib/memory.js");
 const series = await load("lib/series.js");
+const timeline = await load("lib/timeline.js");
+const plans = await load("lib/plan.js");
 
 const remedy = (name, state, time, more = {}) => ({
     remedy: name,
@@ -151,6 +153,77 @@ await check("ranks have series of their own", () => {
     assert.deepEqual([metrics.memory.peak, metrics.ranks.get(1).peak], [[10], [30]]);
     series.cutAfter(metrics, 0);
     assert.deepEqual([metrics.memory.peak, metrics.ranks.get(1).peak], [[], []]);
+});
+
+await check("a record becomes what is held after each event; what was there before is its beginning", () => {
+    const record = {
+        step: 7,
+        dropped: 0,
+        actions: ["alloc", "free", "back", "unback"],
+        categories: ["weights", "activations"],
+        phases: ["load", "forward", "backward"],
+        labels: ["", "layer 1 mlp"],
+        columns: {
+            action: [0, 2, 0, 0, 1, 1],
+            bytes: [100, 512, 30, 20, 30, 20],
+            category: [0, 0, 1, 1, 1, 1],
+            phase: [0, 0, 1, 1, 1, 2],
+            label: [0, 0, 1, 0, 1, 0],
+            held: [1, 1, 0, 0, 0, 0],
+        },
+    };
+    const table = timeline.timelineTable(record);
+    assert.deepEqual(table.event, [0, 1, 2, 3, 4]);
+    assert.deepEqual(table.categories.weights, [100, 100, 100, 100, 100]);
+    assert.deepEqual(table.categories.activations, [0, 30, 50, 20, 0]);
+    assert.deepEqual(table.total, [100, 130, 150, 120, 100]);
+    assert.deepEqual(table.phases, [
+        { phase: "forward", from: 1, to: 3 },
+        { phase: "backward", from: 4, to: 4 },
+    ]);
+    assert.equal(table.row(0), null);
+    assert.deepEqual(table.row(3), {
+        action: "free",
+        bytes: 30,
+        category: "activations",
+        phase: "forward",
+        label: "layer 1 mlp",
+    });
+});
+
+await check("a plan as bars: phases that hold something, and where the load line stands", () => {
+    const row = (phase, peak, categories = {}) => ({ phase, peak_bytes: peak, categories });
+    const plan = { phase_table: [row("load", 10, { weights: 10 }), row("forward", 30), row("export", 0)] };
+    const phases = plans.phasesOf(plan);
+    assert.deepEqual(
+        phases.map(({ phase, peak }) => [phase, peak]),
+        [["load", 10], ["forward", 30]],
+    );
+    assert.deepEqual(plans.categoriesIn(phases), ["weights"]);
+    assert.deepEqual(plans.phasesOf({ phases: { load: 5 } }), [{ phase: "load", peak: 5, categories: {} }]);
+    assert.equal(plans.barScale(phases, 1000).line, null, "a load line far away is told, not drawn");
+    const { full, line } = plans.barScale(phases, 40);
+    assert.ok(full > 40 && Math.abs(line * full - 40) < 1e-9);
+});
+
+await check("a remedy sets the keys that mean its layout, and none when the spec has no words for it", () => {
+    const layout = { micro_rows: 8, loss_chunk_rows: 512, checkpointed_layers: 0, sample_tokens: 64 };
+    const plan = { layout, spec: { gradient_accumulation_steps: 3 } };
+    const keys = (change) => plans.keysOf({ layout: { ...layout, ...change } }, plan);
+    assert.deepEqual(keys({ micro_rows: 4 }), { per_device_train_batch_size: 4, gradient_accumulation_steps: 6 });
+    assert.deepEqual(keys({ micro_rows: 5 }), {}, "5 does not divide 24");
+    assert.deepEqual(keys({ loss_chunk_rows: 64, sample_tokens: 32 }), {});
+    assert.deepEqual(keys({ checkpointed_layers: 2 }), {
+        gradient_checkpointing: true,
+        gradient_checkpointing_layers: 2,
+    });
+    assert.deepEqual(plans.keysOf({ set: { r: 8 }, layout }, plan), { r: 8 });
+    assert.deepEqual(plans.withKeys({ r: "16", seed: "1" }, { r: 8, bf16: true, list: ["a", "b"] }), {
+        r: "8",
+        seed: "1",
+        bf16: true,
+        list: "a\nb",
+    });
 });
 
 await rm(out, { recursive: true, force: true });

@@ -65,6 +65,7 @@ function seriesOptions(series) {
         dash: series.dash,
         fill: series.fill ? colour(series.colour) : undefined,
         spanGaps: series.spanGaps ?? false,
+        paths: series.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
         points: series.points ? { show: true, size: 7, fill: stroke } : { show: false },
     };
 }

@@ -256,3 +256,33 @@ export function drawEvents(u, marks, colours) {
     }
     ctx.restore();
 }
+
+// Stretches of the x axis as a strip above the plot, with their names where there is room, and a fine line down at each
+// beginning. `bands` are { from, to, name, colour }.
+export function drawBands(u, bands, colours) {
+    const { ctx } = u;
+    const box = frame(u);
+    const height = px(LABEL_ROW_PX);
+    ctx.save();
+    ctx.font = `${px(LABEL_FONT_PX)}px system-ui, sans-serif`;
+    ctx.textBaseline = "middle";
+    ctx.textAlign = "center";
+    for (const { from, to, name, colour } of bands) {
+        const left = clamp(u.valToPos(from, "x", true), box.left, box.right);
+        const right = clamp(u.valToPos(to + 1, "x", true), box.left, box.right);
+        if (right - left < 1) {
+            continue;
+        }
+        const y = box.top - height - px(2);
+        ctx.globalAlpha = 0.25;
+        ctx.fillStyle = colours(colour);
+        ctx.fillRect(left, y, right - left, height);
+        ctx.fillRect(left, box.top, px(1), box.bottom - box.top);
+        ctx.globalAlpha = 1;
+        ctx.fillStyle = colours("--ink");
+        if (ctx.measureText(name).width + px(6) < right - left) {
+            ctx.fillText(name, (left + right) / 2, y + height / 2);
+        }
+    }
+    ctx.restore();
+}

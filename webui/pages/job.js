@@ -17,6 +17,7 @@ import { OomStory } from "../components/oom_story.js";
 import { PlanCard } from "../components/plan_card.js";
 import { Samples } from "../components/samples.js";
 import { SpecView } from "../components/spec_view.js";
+import { StepTimeline } from "../components/step_timeline.js";
 import { isFinished, phaseWord, Pill, Progress, progressOf, statusWord } from "../components/status.js";
 import {
     formatBytes,
@@ -191,6 +192,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
                 <${AllocatorSummary} ranks=${feed.memory.details?.ranks ?? []} />
             </div>
             <${Holdings} holdings=${feed.memory.story.holdings} />
+            <${StepTimeline} jobId=${job.id} running=${job.status === "running"} />
         </div>
     <//>`;
 }
