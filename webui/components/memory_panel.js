@@ -5,10 +5,16 @@
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { Chart } from "./chart.js";
 import { memoryPlot, SCALES } from "./memory_plot.js";
+import { formatNumber } from "../lib/format.js";
 import { storyMarks } from "../lib/memory.js";
-import { lastOf } from "../lib/series.js";
+import { finiteRange, lastOf } from "../lib/series.js";
 import { createSignal, useSignal } from "../lib/signal.js";
 import { themeInUse } from "../lib/theme.js";
+
+const CHART_PX = 260;
+const ROW_PX = 25; // of the table beside a chart: the chart is as high as its table
+const WIDE_FROM_PX = 900; // from here on the table stands beside the chart
+const SHOWN_AT_ONCE = 2; // ranks; of more the fullest is shown and the others when they are asked for
 
 const scaleChosen = createSignal("auto"); // kept while one moves between jobs
 
@@ -70,11 +76,14 @@ function ScaleChoice({ value }) {
 // How full it is and how even the ranks are, in the server's words. With ranks on several cards the highest decides.
 function Judgements({ details }) {
     const { imbalance } = details ?? {};
-    const verdicts = (details?.ranks ?? []).filter(({ verdict }) => verdict?.text);
+    const all = (details?.ranks ?? []).filter(({ verdict }) => verdict?.text);
+    const fullest = Math.max(...all.map(({ verdict }) => verdict.share));
+    const worst = all.find(({ verdict }) => verdict.share === fullest);
+    const verdicts = all.filter((one) => one === worst || one.verdict.level !== "ok");
     return html`<div class="judgements">
         ${verdicts.map(
             ({ rank, verdict }) => html`<p key=${rank} class=${verdict.level === "ok" ? "muted" : "note note-warn"}>
-                ${verdicts.length > 1 ? `Rank ${rank}: ` : ""}${verdict.text}
+                ${all.length > 1 ? `Rank ${rank}: ` : ""}${verdict.text}
             </p>`,
         )}
         ${imbalance?.text && html`<p class=${imbalance.category ? "note note-warn" : "muted"}>${imbalance.text}</p>`}
@@ -97,6 +106,32 @@ function Key() {
     </p>`;
 }
 
+const heightOf = (plot) => (innerWidth < WIDE_FROM_PX ? CHART_PX : Math.max(CHART_PX, ROW_PX * plot.legend.length));
+
+function Charts({ plots, ...shared }) {
+    return plots.map(
+        (plot) => html`<div class="card" key=${plot.name}>
+            <${Chart} plot=${plot} height=${heightOf(plot)} ...${shared} />
+        </div>`,
+    );
+}
+
+function Ranks({ plots, ...shared }) {
+    const [open, setOpen] = useState(false);
+    if (plots.length <= SHOWN_AT_ONCE) {
+        return html`<${Charts} plots=${plots} ...${shared} />`;
+    }
+    const peakOf = ({ rank }) => finiteRange([shared.metrics.whole.ranks.get(rank)?.peak ?? []])?.[1] ?? 0;
+    const fullest = plots.reduce((most, plot) => (peakOf(plot) > peakOf(most) ? plot : most));
+    return html`<${Charts} plots=${[fullest]} ...${shared} />
+        <details onToggle=${(event) => setOpen(event.target.open)}>
+            <summary>The other ${formatNumber(plots.length - 1)} ranks</summary>
+            <div class="column">
+                ${open && html`<${Charts} plots=${plots.filter((plot) => plot !== fullest)} ...${shared} />`}
+            </div>
+        </details>`;
+}
+
 export function MemoryPanel({ feed, planned, onError, children }) {
     const { metrics } = feed;
     const scale = useSignal(scaleChosen);
@@ -110,11 +145,7 @@ export function MemoryPanel({ feed, planned, onError, children }) {
             ${plots.length > 0 && html`<${ScaleChoice} value=${scale} />`}
         </div>
         <${Judgements} details=${feed.memory.details} />
-        ${plots.map(
-            (plot) => html`<div class="card" key=${plot.name}>
-                <${Chart} plot=${plot} height=${280} ...${shared} />
-            </div>`,
-        )}
+        <${Ranks} plots=${plots} ...${shared} />
         ${plots.length > 0 && html`<${Key} />`}
         ${children}
     </section>`;

@@ -83,6 +83,7 @@ export function memoryPlot(first, look) {
     };
     const read = (format) => (view, row) => rows.map(({ column }) => format(column(tableOf(view))[row]));
     return {
+        rank: look.rank,
         name: look.rank === 0 ? "memory" : `memory-${look.rank}`,
         title: look.title,
         key: `memory/${look.rank}/${rows.map((row) => row.label).join()}/${look.scale}/${look.events.length > 0}`,

@@ -72,10 +72,16 @@ function categoryRows(plan, newest) {
     }));
 }
 
-function rankRows(planned, ranks) {
+// Ranks have rows of their own lengths, so each has its own plan; one that holds only rank 0's says nothing of others.
+function rankRows(plan, ranks) {
+    const planOf = (rank) => plan?.ranks?.[rank]?.planned_peak_bytes ?? (rank === 0 ? plannedPeak(plan) : null);
     return ranks.length < 2
         ? []
-        : ranks.map(([rank, event]) => ({ label: `Rank ${rank}`, planned, measured: event.peak ?? null }));
+        : ranks.map(([rank, event]) => ({
+              label: `Rank ${rank}`,
+              planned: planOf(rank),
+              measured: event.peak ?? null,
+          }));
 }
 
 function Parameters({ plan }) {
@@ -102,7 +108,7 @@ function Numbers({ plan, planned, measured, ranks }) {
                 </tr>
             </thead>
             <${Rows} rows=${[{ label: "Peak", planned, measured: measured > 0 ? measured : null }]} />
-            <${Rows} title="By rank" rows=${rankRows(planned, ranks)} />
+            <${Rows} title="By rank" rows=${rankRows(plan, ranks)} />
             <${Rows} title="Peak of each phase" rows=${phaseRows(plan, newest)} />
             <${Rows} title="At the peak, by category" rows=${categoryRows(plan, newest)} />
         </table>

@@ -313,6 +313,7 @@ function Form({ material, file }) {
             <//>
             <${MoreFields} ...${shared} />
         <//>
+        <${Fit} form=${form} keys=${material.keys} setForm=${setForm} />
         <${Start} busy=${busy} failure=${failure} known=${knownFields(material.keys)} />
     </form>`;
 }
