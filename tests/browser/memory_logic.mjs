@@ -206,22 +206,22 @@ await check("a plan as bars: phases that hold something, and where the load line
     assert.ok(full > 40 && Math.abs(line * full - 40) < 1e-9);
 });
 
-await check("a remedy sets the keys that mean its layout, and none when the spec has no words for it", () => {
-    const layout = { micro_rows: 8, loss_chunk_rows: 512, checkpointed_layers: 0, sample_tokens: 64 };
-    const plan = { layout, spec: { gradient_accumulation_steps: 3 } };
-    const keys = (change) => plans.keysOf({ layout: { ...layout, ...change } }, plan);
-    assert.deepEqual(keys({ micro_rows: 4 }), { per_device_train_batch_size: 4, gradient_accumulation_steps: 6 });
-    assert.deepEqual(keys({ micro_rows: 5 }), {}, "5 does not divide 24");
-    assert.deepEqual(keys({ loss_chunk_rows: 64, sample_tokens: 32 }), {});
-    assert.deepEqual(keys({ checkpointed_layers: 2 }), {
-        gradient_checkpointing: true,
-        gradient_checkpointing_layers: 2,
-    });
-    assert.deepEqual(plans.keysOf({ set: { r: 8 }, layout }, plan), { r: 8 });
-    assert.deepEqual(plans.withKeys({ r: "16", seed: "1" }, { r: 8, bf16: true, list: ["a", "b"] }), {
+await check("a ladder shows each remedy once, and its keys become fields of the form", () => {
+    const rungs = [{ remedy: "loss_chunk", n: 1 }, { remedy: "loss_chunk", n: 2 }, { remedy: "checkpoint_some", n: 3 }];
+    assert.deepEqual(
+        plans.rungsOf({ remedies: rungs }).map(({ n }) => n),
+        [2, 3],
+    );
+    assert.deepEqual(plans.flatKeys({ data: { max_length: 512 }, bf16: true }), [
+        ["data.max_length", 512],
+        ["bf16", true],
+    ]);
+    const set = { r: 8, bf16: true, data: { max_length: 512 }, list: ["a", "b"] };
+    assert.deepEqual(plans.withKeys({ r: "16", seed: "1" }, set), {
         r: "8",
         seed: "1",
         bf16: true,
+        "data.max_length": "512",
         list: "a\nb",
     });
 });

@@ -8,7 +8,7 @@ import { Loading } from "./alert.js";
 import { PlanBars } from "./plan_bars.js";
 import { formatBytes, formatCount, formatDuration, formatNumber, formatSignificant } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
-import { keysOf, verdictOf } from "../lib/plan.js";
+import { flatKeys, rungsOf, verdictOf } from "../lib/plan.js";
 
 const REST_MS = 500; // how long nothing must change before the server is asked
 
@@ -58,53 +58,112 @@ function Facts({ plan }) {
     );
 }
 
-function Remedy({ remedy, plan, onUse }) {
-    const cost = costText(remedy.cost);
-    const peak = remedy.peak ?? remedy.planned_peak_bytes;
-    const capacity = plan.capacity_bytes;
-    const set = keysOf(remedy, plan);
-    const keys = Object.entries(set);
+function Effect({ way, capacity }) {
+    const cost = costText(way.cost);
+    const need = way.need_bytes;
+    if (!(need > 0)) {
+        return null;
+    }
+    return html`<p class="muted">
+        Needs <b title=${`${formatNumber(need)} B`}>${formatBytes(need)}</b>
+        ${capacity > 0 ? ` of ${formatBytes(capacity)}` : ""}${cost ? `, ${cost}` : ""}.
+        ${way.fits === false ? " Not enough." : ""}
+        ${way.with?.length > 0 && ` The job itself would add: ${way.with.map(remedyLabel).join(", ").toLowerCase()}.`}
+    </p>`;
+}
+
+// One way to make it fit: what it does, what it takes, and a button that writes its keys into the form.
+function Way({ way, name, capacity, onUse }) {
+    const keys = flatKeys(way.set);
     return html`<li class="choice-remedy">
         <div>
-            <h4>${remedyLabel(remedy.remedy)}</h4>
-            <p>${remedy.text ?? ""}</p>
-            <p class="muted">
-                ${peak > 0 && html`Peak <b title=${`${formatNumber(peak)} B`}>${formatBytes(peak)}</b>`}
-                ${capacity > 0 ? ` of ${formatBytes(capacity)}` : ""}${cost ? `, ${cost}` : ""}.
-                ${remedy.fits === false ? " Not enough by itself." : ""}
-            </p>
+            ${name && html`<h4>${name}</h4>`}
+            <p>${way.text ?? ""}</p>
+            <${Effect} way=${way} capacity=${capacity} />
             ${keys.length > 0 &&
             html`<p class="small"><code class="key">${keys.map(([key, v]) => `${key}: ${v}`).join(", ")}</code></p>`}
         </div>
         ${keys.length > 0 &&
         html`<button
             type="button"
-            class=${`button small ${remedy.fits ? "primary" : ""}`}
-            aria-label=${`Use this: ${remedyLabel(remedy.remedy)}`}
-            onClick=${() => onUse(set)}
+            class=${`button small ${way.fits && name ? "primary" : ""}`}
+            aria-label=${`Use this: ${name ?? way.text}`}
+            onClick=${() => onUse(way.set)}
         >Use this</button>`}
     </li>`;
 }
 
-function Answer({ plan, onUse }) {
-    const { state, text } = verdictOf(plan);
-    const remedies = plan.remedies ?? [];
-    return html`<p class=${`verdict verdict-${state}`}>${text}</p>
-        <${Facts} plan=${plan} />
-        <${PlanBars} plan=${plan} />
-        ${remedies.length > 0 &&
-        html`<h3>What would make it fit</h3>
+function Remedies({ plan, onUse }) {
+    const rungs = rungsOf(plan);
+    if (rungs.length === 0) {
+        return null;
+    }
+    const enough = rungs.some((rung) => rung.fits);
+    const auto = (plan.spec?.memory?.on_oom ?? "auto") === "auto";
+    return html`<h3>What would make it ${enough ? "fit" : "smaller"}, and learn the same</h3>
+        <p class="muted">
+            Each step down the list holds the changes of those above it.
+            ${enough && auto && " Started as it is, the job makes these changes by itself before its first step."}
+        </p>
+        <ul class="plain choices-remedy">
+            ${rungs.map(
+                (rung) => html`<${Way}
+                    key=${rung.remedy}
+                    way=${rung}
+                    name=${remedyLabel(rung.remedy)}
+                    capacity=${plan.capacity_bytes}
+                    onUse=${onUse}
+                />`,
+            )}
+        </ul>`;
+}
+
+function Advice({ plan, onUse }) {
+    const ways = (plan.advice ?? []).filter(({ advice }) => advice !== "plain");
+    return (
+        ways.length > 0 &&
+        html`<h3>Other choices</h3>
             <ul class="plain choices-remedy">
-                ${remedies.map(
-                    (remedy, i) => html`<${Remedy}
-                        key=${i}
-                        remedy=${remedy}
-                        plan=${plan}
+                ${ways.map(
+                    (way) => html`<${Way}
+                        key=${way.advice}
+                        way=${way}
+                        capacity=${plan.capacity_bytes}
                         onUse=${onUse}
                     />`,
                 )}
-            </ul>`}
-        ${(plan.advice ?? []).map((line) => html`<p key=${line} class="note note-info">${line}</p>`)}`;
+            </ul>`
+    );
+}
+
+// When the peak occurs.
+function peakText({ when }) {
+    if (!(when?.tokens > 0)) {
+        return "";
+    }
+    const [tokens, rows, longest] = [when.tokens, when.documents, when.longest].map((count) => formatNumber(count));
+    return `Fullest in ${when.phase}: a micro-batch of ${tokens} tokens, ${rows} rows, the longest ${longest}.`;
+}
+
+// From which data and which weights: what the answer does not know is said.
+function sourceText({ data_from: data, weights }) {
+    return [
+        data === "full rows" && "No data was read: every row is taken to be as long as data.max_length allows.",
+        weights === "missing" && "The weights are not here; the plan needs only the model's shape.",
+    ]
+        .filter(Boolean)
+        .join(" ");
+}
+
+function Answer({ plan, onUse }) {
+    const { state, text } = verdictOf(plan);
+    return html`<p class=${`verdict verdict-${state}`}>${text}</p>
+        ${sourceText(plan) && html`<p class="muted">${sourceText(plan)}</p>`}
+        <${Facts} plan=${plan} />
+        <${PlanBars} plan=${plan} />
+        ${peakText(plan) && html`<p class="muted">${peakText(plan)}</p>`}
+        <${Remedies} plan=${plan} onUse=${onUse} />
+        <${Advice} plan=${plan} onUse=${onUse} />`;
 }
 
 // `body` is what would start the job, or null while something is missing; onUse(set) puts keys into the form.

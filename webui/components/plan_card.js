@@ -74,12 +74,12 @@ function categoryRows(plan, newest) {
 
 // Ranks have rows of their own lengths, so each has its own plan; one that holds only rank 0's says nothing of others.
 function rankRows(plan, ranks) {
-    const planOf = (rank) => plan?.ranks?.[rank]?.planned_peak_bytes ?? (rank === 0 ? plannedPeak(plan) : null);
+    const known = new Map((plan?.ranks ?? [{ ...plan, rank: 0 }]).map((one) => [one.rank, plannedPeak(one)]));
     return ranks.length < 2
         ? []
         : ranks.map(([rank, event]) => ({
               label: `Rank ${rank}`,
-              planned: planOf(rank),
+              planned: known.get(rank) ?? null,
               measured: event.peak ?? null,
           }));
 }

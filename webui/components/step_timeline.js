@@ -105,9 +105,9 @@ function Drawing({ record }) {
 }
 
 // The record there is, null for none.
-async function fetchRecord(jobId, signal) {
+async function fetchRecord({ jobId, rank }, signal) {
     try {
-        return await get(jobPath(jobId, "/memory/timeline"), { signal });
+        return await get(jobPath(jobId, `/memory/timeline?rank=${rank}`), { signal });
     } catch (error) {
         if (error.status === 404) {
             return null;
@@ -117,10 +117,10 @@ async function fetchRecord(jobId, signal) {
 }
 
 // Looks every LOOK_MS until there is another record than `old`.
-async function waitForNewer(jobId, old, signal) {
+async function waitForNewer(place, old, signal) {
     const end = Date.now() + PATIENCE_MS;
     while (Date.now() < end && !signal.aborted) {
-        const record = await fetchRecord(jobId, signal);
+        const record = await fetchRecord(place, signal);
         if (record && record.time_ms !== old?.time_ms) {
             return record;
         }
@@ -130,8 +130,9 @@ async function waitForNewer(jobId, old, signal) {
 }
 
 // { record, busy, error, open(), ask() }
-function useRecord(jobId) {
-    const [state, setState] = useState({ record: null, busy: false, error: null, opened: false });
+function useRecord(place) {
+    const { jobId } = place;
+    const [state, setState] = useState({ record: null, busy: false, error: null });
     const control = useRef(null);
     useEffect(() => {
         control.current = new AbortController();
@@ -139,7 +140,7 @@ function useRecord(jobId) {
     }, [jobId]);
     const run = async (work) => {
         const { signal } = control.current;
-        setState((old) => ({ ...old, busy: true, error: null, opened: true }));
+        setState((old) => ({ ...old, busy: true, error: null }));
         try {
             const record = await work(signal);
             signal.aborted || setState((old) => ({ ...old, record, busy: false }));
@@ -149,18 +150,22 @@ function useRecord(jobId) {
     };
     return {
         ...state,
-        open: () => state.opened || run((signal) => fetchRecord(jobId, signal)),
+        open: () => run((signal) => fetchRecord(place, signal)),
         ask: () =>
             run(async (signal) => {
                 await post(jobPath(jobId, "/memory/snapshot"), undefined, { signal });
-                return waitForNewer(jobId, state.record, signal);
+                return waitForNewer(place, state.record, signal);
             }),
     };
 }
 
-function Actions({ jobId, record, busy, running, onAsk }) {
+function Actions({ jobId, rank, record, busy, running, onAsk }) {
     const [error, setError] = useState(null);
-    const take = () => download(jobPath(jobId, "/memory/snapshot"), `${jobId}-snapshot.pickle`).catch(setError);
+    const take = () => {
+        setError(null);
+        const path = jobPath(jobId, `/memory/snapshot?rank=${rank}`);
+        return download(path, `${jobId}-rank${rank}.pickle`, { fetched: true }).catch(setError);
+    };
     return html`<div class="actions">
             ${running &&
             html`<button type="button" class="button small" disabled=${busy} onClick=${onAsk}>
@@ -174,24 +179,48 @@ function Actions({ jobId, record, busy, running, onAsk }) {
         <${ErrorNote} error=${error} />`;
 }
 
-export function StepTimeline({ jobId, running }) {
-    const { record, busy, error, opened, open, ask } = useRecord(jobId);
-    const onToggle = (event) => event.target.open && open();
+function RankChoice({ ranks, rank, onRank }) {
+    return (
+        ranks.length > 1 &&
+        html`<label class="inline">
+            Rank
+            <select value=${rank} onChange=${(event) => onRank(Number(event.target.value))}>
+                ${ranks.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
+            </select>
+        </label>`
+    );
+}
+
+function Record({ jobId, rank, running }) {
+    const { record, busy, error, open, ask } = useRecord({ jobId, rank });
+    useEffect(() => {
+        open();
+    }, []);
+    return html`
+        <${Actions} jobId=${jobId} rank=${rank} record=${record} busy=${busy} running=${running} onAsk=${ask} />
+        ${record &&
+        html`<p class="hint">The snapshot opens in PyTorch's memory viewer, pytorch.org/memory_viz.</p>`}
+        <p role="status" class="muted">
+            ${busy ? "Waiting for the job…" : !record && !error ? "Nothing was recorded yet." : ""}
+        </p>
+        <${ErrorNote} error=${error} />
+        ${record && html`<${Drawing} key=${record.time_ms} record=${record} />`}
+    `;
+}
+
+export function StepTimeline({ jobId, ranks, running }) {
+    const [open, setOpen] = useState(false);
+    const [rank, setRank] = useState(0);
     return html`<section class="card wide" aria-label="One step, allocation by allocation">
-        <details onToggle=${onToggle}>
+        <details onToggle=${(event) => setOpen(event.target.open)}>
             <summary>
-                One step, allocation by allocation <span class="muted small">recorded when you ask for it</span>
+                One step, allocation by allocation <span class="muted small">any step, when you ask for it</span>
             </summary>
-            <div class="timeline">
-                <${Actions} jobId=${jobId} record=${record} busy=${busy} running=${running} onAsk=${ask} />
-                ${record &&
-                html`<p class="hint">The snapshot opens in PyTorch's memory viewer, pytorch.org/memory_viz.</p>`}
-                <p role="status" class="muted">
-                    ${busy ? "Waiting for the job…" : opened && !record && !error ? "Nothing was recorded yet." : ""}
-                </p>
-                <${ErrorNote} error=${error} />
-                ${record && html`<${Drawing} record=${record} />`}
-            </div>
+            ${open &&
+            html`<div class="timeline">
+                <${RankChoice} ranks=${ranks} rank=${rank} onRank=${setRank} />
+                <${Record} key=${rank} jobId=${jobId} rank=${rank} running=${running} />
+            </div>`}
         </details>
     </section>`;
 }

@@ -165,10 +165,10 @@ export function uploadFile(file, { onProgress, signal }) {
 }
 
 // Saves what a path answers as a file. Without a key the browser streams it; with one the page has to fetch it,
-// because a link cannot carry the key.
-export async function download(path, filename) {
+// because a link cannot carry the key. `fetched`: always so, for what is small and may not be there.
+export async function download(path, filename, { fetched = false } = {}) {
     let href = path;
-    if (accessKey()) {
+    if (fetched || accessKey()) {
         const response = await fetch(path, { headers: authHeaders() });
         if (!response.ok) {
             throw errorFrom(response.status, await response.text());

@@ -42,36 +42,24 @@ export function verdictOf(plan) {
     };
 }
 
-// What a remedy's layout is called in the spec, given the layout and the spec that were planned; null when the spec has
-// no words for it (a micro-batch that does not divide the batch, a length of samples).
-const LAYOUT_KEYS = {
-    micro_rows: (to, { from, spec }) => {
-        const samples = from * (spec.gradient_accumulation_steps ?? 1);
-        return samples % to === 0
-            ? { per_device_train_batch_size: to, gradient_accumulation_steps: samples / to }
-            : null;
-    },
-    loss_chunk_rows: (to) => ({ loss_chunk_rows: to }),
-    checkpointed_layers: (to) => ({ gradient_checkpointing: true, gradient_checkpointing_layers: to }),
-    activation_offloading: (to) => ({ activation_offloading: to }),
-    eval_rows: (to) => ({ per_device_eval_batch_size: to }),
-    sample_tokens: () => null,
-};
-
-// The keys that "use this" sets: those that the server names, else those of the layout. Empty: there is no button.
-export function keysOf(remedy, plan) {
-    if (remedy.set) {
-        return remedy.set;
-    }
-    const [from, to] = [plan.layout ?? {}, remedy.layout ?? {}];
-    const changed = Object.keys(to).filter((key) => from[key] !== undefined && from[key] !== to[key]);
-    const found = changed.map((key) => LAYOUT_KEYS[key]?.(to[key], { from: from[key], spec: plan.spec ?? {} }) ?? null);
-    return found.includes(null) ? {} : Object.assign({}, ...found);
+// A ladder with each kind of remedy once, at its furthest: every rung holds the changes of those before it.
+export function rungsOf(plan) {
+    const list = plan?.remedies ?? [];
+    return list.filter((rung, i) => list[i + 1]?.remedy !== rung.remedy);
 }
 
-// The form's fields with a remedy's keys set: values as the form holds them (text, or true/false).
+// [[path, value]] of keys that may lie in objects: { data: { max_length: 512 } } -> [["data.max_length", 512]].
+export function flatKeys(set, before = "") {
+    return Object.entries(set ?? {}).flatMap(([name, value]) =>
+        typeof value === "object" && value !== null && !Array.isArray(value)
+            ? flatKeys(value, `${before}${name}.`)
+            : [[before + name, value]],
+    );
+}
+
+// The form's fields with these keys set: values as the form holds them (text, or true/false).
 export function withKeys(fields, set) {
-    const changed = Object.entries(set ?? {}).map(([path, value]) => [
+    const changed = flatKeys(set).map(([path, value]) => [
         path,
         typeof value === "boolean" ? value : Array.isArray(value) ? value.join("\n") : String(value),
     ]);

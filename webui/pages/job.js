@@ -192,7 +192,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
                 <${AllocatorSummary} ranks=${feed.memory.details?.ranks ?? []} />
             </div>
             <${Holdings} holdings=${feed.memory.story.holdings} />
-            <${StepTimeline} jobId=${job.id} running=${job.status === "running"} />
+            <${StepTimeline} jobId=${job.id} ranks=${ranks.map(([rank]) => rank)} running=${job.status === "running"} />
         </div>
     <//>`;
 }
