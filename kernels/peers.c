@@ -1,0 +1,110 @@
+/* peers.c - the front of the peers: which device has them, in builds with CUDA and without.
+ *
+ * A build without CUDA has no way to open any, so the calls that need one are never reached. */
+#include "kernels/peers.h"
+
+#include <stdio.h>
+
+#include "base/mem.h"
+#include "kernels/cuda_peers.h"
+
+static bool is_card(const struct device *device) {
+#if PLIMSOLL_HAS_CUDA
+    return device->kind == DEVICE_CUDA && device->computes;
+#else
+    (void)device;
+    return false;
+#endif
+}
+
+void device_peers_card(struct device *device, struct peers_card *out) {
+    *out = (struct peers_card){0};
+    if (!is_card(device)) {
+        snprintf(out->why, sizeof out->why, "%s is not a GPU", device->name);
+        return;
+    }
+#if PLIMSOLL_HAS_CUDA
+    cuda_peers_card(device, out);
+#endif
+}
+
+enum status device_peers_new_key(struct device *device, char key[PEERS_KEY_BYTES], struct err *e) {
+    FAIL_IF(!is_card(device), STATUS_UNSUPPORTED, "%s is not a GPU", device->name);
+#if PLIMSOLL_HAS_CUDA
+    return cuda_peers_new_key(device, key, e);
+#else
+    (void)key;
+    return STATUS_UNSUPPORTED;
+#endif
+}
+
+enum status device_peers_open(struct device_peers **out, struct device *device,
+                              const struct peers_place *place, int64_t *bytes, struct err *e) {
+    *out = NULL;
+    ASSERT(place->world > 1 && place->rank >= 0 && place->rank < place->world);
+    FAIL_IF(!is_card(device), STATUS_UNSUPPORTED, "%s is not a GPU", device->name);
+#if PLIMSOLL_HAS_CUDA
+    return cuda_peers_open(out, device, place, bytes, e);
+#else
+    (void)bytes;
+    return STATUS_UNSUPPORTED;
+#endif
+}
+
+#if PLIMSOLL_HAS_CUDA
+void device_peers_close(struct device_peers *peers, bool in_order) {
+    if (peers) cuda_peers_close(peers, in_order);
+}
+
+enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count,
+                             struct err *e) {
+    return count > 0 ? cuda_peers_sum(peers, data, count, e) : STATUS_OK;
+}
+
+enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
+                                    const struct peers_piece *pieces, struct err *e) {
+    return cuda_peers_sum_pieces(peers, data, pieces, e);
+}
+
+enum status device_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
+                                      const struct peers_piece *pieces, struct err *e) {
+    return cuda_peers_share_pieces(peers, data, element_bytes, pieces, e);
+}
+
+enum status device_peers_check(struct device_peers *peers, struct err *e) {
+    return cuda_peers_check(peers, e);
+}
+#else
+static enum status nobody(const struct device_peers *peers) {
+    ASSERT(!peers); /* none could be opened */
+    return STATUS_OK;
+}
+
+void device_peers_close(struct device_peers *peers, bool in_order) {
+    (void)in_order;
+    (void)nobody(peers);
+}
+
+enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count,
+                             struct err *e) {
+    (void)data, (void)count, (void)e;
+    return nobody(peers);
+}
+
+enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
+                                    const struct peers_piece *pieces, struct err *e) {
+    (void)data, (void)pieces, (void)e;
+    return nobody(peers);
+}
+
+enum status device_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
+                                      const struct peers_piece *pieces, struct err *e) {
+    (void)data, (void)element_bytes, (void)pieces, (void)e;
+    return nobody(peers);
+}
+
+enum status device_peers_check(struct device_peers *peers, struct err *e) {
+    (void)e;
+    return nobody(peers);
+}
+#endif
