@@ -51,7 +51,10 @@ enum { SPEC_FILE_MAX = 16 << 20, SPEC_STRINGS_MAX = 4096, SPEC_STRING_MAX = 1 <<
 static const struct spec_key KEYS[] = {
     KEY_TEXT("model", SPEC_STRING, model, "null", NULL,
              "Folder of the model to train, in Hugging Face layout."),
-    KEY_TEXT("device", SPEC_STRING, device, "\"cpu\"", NULL, "Where to compute: cpu or cuda:N."),
+    KEY_TEXT(
+        "device", SPEC_STRING, device, "\"cpu\"", NULL,
+        "Where to compute: cpu, cuda:N, or cuda, which gives each of parallel.ranks the GPU of "
+        "its number."),
     KEY_TEXT("finetuning_type", SPEC_CHOICE, finetuning_type, "\"lora\"", "lora|full",
              "Train small low-rank adapters (lora) or every weight (full)."),
     KEY_TEXT("adapter_name_or_path", SPEC_STRING, adapter_name_or_path, "null", NULL,

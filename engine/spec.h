@@ -46,7 +46,7 @@ int64_t spec_cap_bytes(const struct spec_cap *cap, int64_t total);
 
 struct spec {
     char *model;                /* folder in Hugging Face layout */
-    char *device;               /* cpu | cuda:N */
+    char *device;               /* cpu | cuda | cuda:N */
     char *finetuning_type;      /* lora | full */
     char *adapter_name_or_path; /* start from this PEFT adapter instead of a fresh one */
     int64_t r;
@@ -125,6 +125,10 @@ enum status spec_load(struct spec *spec, const char *path, struct err *e);
 /* The whole resolved spec, defaults included. Caller frees with cJSON_Delete. */
 cJSON *spec_to_json(const struct spec *spec);
 void spec_release(struct spec *spec);
+/* Where a rank computes, as device_open takes it: "cuda" is the GPU of the rank's number on its
+ * machine, "cuda:N" that one for all ranks. */
+enum { SPEC_DEVICE_MAX = 24 };
+void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_DEVICE_MAX]);
 
 /* The table as JSON, for GET /v1/spec and the page:
  * [{"path","type","default","min","max","choices","help"}]. */

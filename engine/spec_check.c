@@ -4,15 +4,24 @@
  * user may have meant either. */
 #include "engine/spec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/mem.h"
 
 static bool device_is_known(const char *device) {
-    if (strcmp(device, "cpu") == 0) return true;
+    if (strcmp(device, "cpu") == 0 || strcmp(device, "cuda") == 0) return true;
     if (!str_starts_with(device, "cuda:")) return false;
     const char *const digits = device + strlen("cuda:");
     return digits[0] && strlen(digits) <= 3 && strspn(digits, "0123456789") == strlen(digits);
+}
+
+void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_DEVICE_MAX]) {
+    if (strcmp(spec->device, "cuda") == 0) {
+        snprintf(name, SPEC_DEVICE_MAX, "cuda:%lld", (long long)local_rank);
+    } else {
+        snprintf(name, SPEC_DEVICE_MAX, "%s", spec->device);
+    }
 }
 
 #define CHECK(condition, path, ...)                                                                \
@@ -49,7 +58,7 @@ static enum status check_adapter(const struct spec *s, struct err *e) {
 }
 
 static enum status check_precision(const struct spec *s, struct err *e) {
-    const bool gpu = str_starts_with(s->device, "cuda:");
+    const bool gpu = str_starts_with(s->device, "cuda");
     CHECK(s->gradient_checkpointing || !s->activation_offloading, "activation_offloading",
           "activation_offloading needs gradient_checkpointing");
     CHECK(!(s->fp16 && s->bf16), "fp16", "fp16 and bf16 are both true: choose one");
@@ -99,8 +108,8 @@ static enum status check_memory(const struct spec *s, struct err *e) {
 enum status spec_check(const struct spec *s, struct err *e) {
     CHECK(s->model && s->model[0], "model", "model is missing: name the folder of the model");
     TRY(check_parallel(s, e));
-    CHECK(device_is_known(s->device), "device", "device is \"%.80s\", it must be cpu or cuda:N",
-          s->device);
+    CHECK(device_is_known(s->device), "device",
+          "device is \"%.80s\", it must be cpu, cuda or cuda:N", s->device);
     TRY(check_precision(s, e));
     CHECK(s->max_steps > 0 || s->num_train_epochs > 0, "num_train_epochs",
           "num_train_epochs and max_steps are both 0: one of them must say how long to train");

@@ -1,4 +1,7 @@
-/* cuda_peers.h - the peers of the CUDA device, for peers.c. Private to kernels. */
+/* cuda_peers.h - the peers of the CUDA device, for peers.c. Private to kernels.
+ *
+ * Apart from kernels/cuda/, which needs the headers of CUDA: a build without the toolkit compiles
+ * peers.c too, and then nothing calls these. */
 #ifndef PLIMSOLL_KERNELS_CUDA_PEERS_H
 #define PLIMSOLL_KERNELS_CUDA_PEERS_H
 

@@ -12,10 +12,10 @@ enum { PEERS_KEY_BYTES = 128, PEERS_CARD_BYTES = 16 };
 
 /* What decides whether ranks can be peers: records of all of them are compared. */
 struct peers_card {
-    bool usable;              /* a GPU, and the library is there */
+    bool usable;                  /* a GPU, and the library is there */
     uint8_t id[PEERS_CARD_BYTES]; /* of the card, all over the world */
-    int64_t version;          /* of the library */
-    char why[160];            /* usable is false: a sentence for people */
+    int64_t version;              /* of the library */
+    char why[160];                /* usable is false: a sentence for people */
 };
 void device_peers_card(struct device *device, struct peers_card *out);
 
@@ -39,8 +39,7 @@ struct peers_piece {
     int64_t first, count;
 };
 /* data = sum over ranks, f32, the same bits on all. */
-enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count,
-                             struct err *e);
+enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count, struct err *e);
 /* data[pieces[rank]] = sum over ranks, f32; pieces [world]. What is outside is left alone. */
 enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
                                     const struct peers_piece *pieces, struct err *e);

@@ -1,5 +1,8 @@
 /* collective.c - sums and copies of device buffers among ranks.
  *
+ * GPUs that are peers do both by themselves (kernels/peers.h); what follows is about all others,
+ * whose bytes go through MPI: those of the CPU as they lie, those of shared GPUs by way of a mirror.
+ *
  * A sum is a reduce-scatter (everyone gets the others' share of its own piece, and adds them in the
  * order of ranks) followed by an all-gather. Each element is added once, by one rank, in one order:
  * all ranks end with the same bits, which a library's own all-reduce does not promise. */
@@ -7,8 +10,10 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/dist/mirror.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
+#include "kernels/peers.h"
 
 /* Elements that all ranks together send to one rank at a time: enough to be limited by the memory
  * and not by messages, and small beside any model. */
@@ -31,15 +36,22 @@ static int64_t round_of(int64_t count, int64_t world) {
     return min_i64(comm_piece_of(count, COMM_PITCH, 0, world).count, ROUND_ELEMENTS / world);
 }
 
-int64_t comm_scratch_bytes(int64_t count, int64_t world) {
+static int64_t host_scratch_bytes(int64_t count, int64_t world) {
     return world > 1 ? world * round_of(count, world) * (int64_t)sizeof(float) : 0;
 }
 
-/* Device memory that MPI can read. */
-static enum status check_device(const struct device *device, struct err *e) {
-    FAIL_IF(device->kind != DEVICE_CPU, STATUS_UNSUPPORTED,
-            "several ranks work on the device cpu only in this version, it is %s", device->name);
-    return STATUS_OK;
+int64_t comm_scratch_bytes(enum device_kind kind, int64_t count, int64_t world) {
+    return kind == DEVICE_CPU ? host_scratch_bytes(count, world) : 0;
+}
+
+/* The pieces of all ranks. Caller frees. */
+static struct peers_piece *all_pieces(const struct comm *c, int64_t count) {
+    struct peers_piece *const pieces = mem_new((size_t)c->world, sizeof *pieces);
+    for (int64_t rank = 0; rank < c->world; rank++) {
+        const struct comm_piece piece = comm_piece_of(count, COMM_PITCH, rank, c->world);
+        pieces[rank] = (struct peers_piece){piece.first, piece.count};
+    }
+    return pieces;
 }
 
 /* The part of rank's piece that travels in the round that begins at `offset` of each piece. */
@@ -92,19 +104,47 @@ static void enter(struct comm *c, const char *name) {
     wire_doing(c->wire, text);
 }
 
-enum status comm_reduce_scatter(struct comm *c, struct device *device,
-                                const struct comm_scratch *scratch, float *data, int64_t count,
-                                struct err *e) {
-    if (!c->mover) return STATUS_OK;
-    TRY(check_device(device, e));
-    ASSERT(scratch->bytes >= comm_scratch_bytes(count, c->world));
+static enum status sum_on_host(struct comm *c, const struct comm_scratch *scratch, float *data,
+                               int64_t count, struct err *e) {
+    ASSERT(scratch->bytes >= host_scratch_bytes(count, c->world));
     const int64_t each = comm_piece_of(count, COMM_PITCH, 0, c->world).count;
     const int64_t round = round_of(count, c->world);
     enum status status = STATUS_OK;
-    enter(c, "while the others summed gradients");
     for (int64_t offset = 0; status == STATUS_OK && offset < each; offset += round) {
         status = reduce_round(c, scratch, data, count, offset, e);
     }
+    return status;
+}
+
+static enum status sum_in_mirror(struct comm *c, struct device *device, float *data, int64_t count,
+                                 struct err *e) {
+    struct mirror m;
+    enum status status = mirror_open(&m, device, data, count * (int64_t)sizeof *data, e);
+    mirror_add_scratch(&m, host_scratch_bytes(count, c->world));
+    if (status == STATUS_OK) status = sum_on_host(c, &m.scratch, m.host, count, e);
+    return mirror_close(&m, status, e);
+}
+
+static enum status sum_of_peers(struct comm *c, float *data, int64_t count, struct err *e) {
+    struct peers_piece *const pieces = all_pieces(c, count);
+    const enum status status = device_peers_sum_pieces(c->peers, data, pieces, e);
+    mem_free(pieces);
+    return status;
+}
+
+static bool moves(const struct comm *c) {
+    return c->mover || c->peers;
+}
+
+enum status comm_reduce_scatter(struct comm *c, struct device *device,
+                                const struct comm_scratch *scratch, float *data, int64_t count,
+                                struct err *e) {
+    if (!moves(c)) return STATUS_OK;
+    enter(c, "while the others summed gradients");
+    const enum status status = c->peers ? sum_of_peers(c, data, count, e)
+                               : device->kind != DEVICE_CPU
+                                   ? sum_in_mirror(c, device, data, count, e)
+                                   : sum_on_host(c, scratch, data, count, e);
     enter(c, NULL);
     return status;
 }
@@ -135,23 +175,52 @@ static int64_t gather_messages(const struct comm *c, char *data, int64_t element
     return used;
 }
 
-enum status comm_all_gather(struct comm *c, struct device *device, void *data,
-                            int64_t element_bytes, int64_t count, struct err *e) {
-    if (!c->mover) return STATUS_OK;
-    TRY(check_device(device, e));
+static enum status share_on_host(struct comm *c, void *data, int64_t element_bytes, int64_t count,
+                                 struct err *e) {
     const int64_t needed = gather_messages(c, data, element_bytes, count, NULL);
     struct mpi_message *const messages = mem_new((size_t)needed, sizeof *messages);
     gather_messages(c, data, element_bytes, count, messages);
-    enter(c, "while the others exchanged pieces");
     const enum status status = mover_exchange(c, messages, needed, e);
-    enter(c, NULL);
     mem_free(messages);
+    return status;
+}
+
+static enum status share_in_mirror(struct comm *c, struct device *device, void *data,
+                                   int64_t element_bytes, int64_t count, struct err *e) {
+    struct mirror m;
+    enum status status = mirror_open(&m, device, data, count * element_bytes, e);
+    if (status == STATUS_OK) status = share_on_host(c, m.host, element_bytes, count, e);
+    return mirror_close(&m, status, e);
+}
+
+static enum status share_of_peers(struct comm *c, void *data, int64_t element_bytes, int64_t count,
+                                  struct err *e) {
+    struct peers_piece *const pieces = all_pieces(c, count);
+    const enum status status = device_peers_share_pieces(c->peers, data, element_bytes, pieces, e);
+    mem_free(pieces);
+    return status;
+}
+
+enum status comm_all_gather(struct comm *c, struct device *device, void *data,
+                            int64_t element_bytes, int64_t count, struct err *e) {
+    if (!moves(c)) return STATUS_OK;
+    enter(c, "while the others exchanged pieces");
+    const enum status status = c->peers ? share_of_peers(c, data, element_bytes, count, e)
+                               : device->kind != DEVICE_CPU
+                                   ? share_in_mirror(c, device, data, element_bytes, count, e)
+                                   : share_on_host(c, data, element_bytes, count, e);
+    enter(c, NULL);
     return status;
 }
 
 enum status comm_all_reduce(struct comm *c, struct device *device,
                             const struct comm_scratch *scratch, float *data, int64_t count,
                             struct err *e) {
+    if (c->peers) {
+        TRY(comm_check(c, e));
+        TRY(device_peers_check(c->peers, e));
+        return device_peers_sum(c->peers, data, count, e);
+    }
     TRY(comm_reduce_scatter(c, device, scratch, data, count, e));
     return comm_all_gather(c, device, data, (int64_t)sizeof *data, count, e);
 }

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
+#include "kernels/peers.h"
 
 static enum status check_place(int64_t rank, int64_t world, struct err *e) {
     FAIL_IF(world < 1 || world > COMM_WORLD_MAX, STATUS_INVALID,
@@ -40,7 +41,21 @@ enum status comm_open(struct comm **out, const struct comm_place *place,
     if (place->world == 1) return STATUS_OK;
     comm_doing(c, "the start");
     TRY(wire_open(&c->wire, place, options, e));
-    return mover_open(&c->mover, place, e);
+    /* GPUs may do without MPI; comm_attach knows. */
+    if (mover_open(&c->mover, place, &c->no_mover) != STATUS_OK) {
+        mover_close(c->mover, false);
+        c->mover = NULL;
+    }
+    return STATUS_OK;
+}
+
+/* Leaving a group of GPUs waits for all, so first it must be sure that all come. */
+void comm_detach(struct comm *c) {
+    struct err ignored = {0};
+    if (!c || !c->peers) return;
+    const bool in_order = !c->abandoned && comm_barrier(c, &ignored) == STATUS_OK;
+    device_peers_close(c->peers, in_order);
+    c->peers = NULL;
 }
 
 void comm_close(struct comm *c) {

@@ -2,7 +2,8 @@
  *
  * There are two channels. The host channel (comm_gather) carries small records through sockets that
  * a thread of each rank serves: no device work holds it up, and it knows within seconds who is gone
- * or stopped. Device data (the other collectives) go through MPI. Every wait has a deadline; a rank
+ * or stopped. Device data (the other collectives) go from GPU to GPU through NCCL where every rank
+ * has one of its own, and else through MPI. Every wait has a deadline; a rank
  * that is lost ends the wait on every other with STATUS_LOST, whose text names the rank and the
  * collective. Every rank must make the same calls in the same order. One thread, the trainer's. */
 #ifndef PLIMSOLL_ENGINE_DIST_COMM_H
@@ -49,21 +50,30 @@ enum { COMM_SILENCE_MS = 8000, COMM_PATIENCE_MS = 600000, COMM_GRACE_MS = 3000 }
 
 struct wire;
 struct mover;
+struct device_peers;
 /* One rank's end. Read rank and world; the rest is comm's. */
 struct comm {
     int64_t rank, world;
     int64_t local_rank, local_world;
     struct wire *wire;   /* the host channel, NULL where nobody else is there */
-    struct mover *mover; /* device data, NULL where nothing moves */
+    struct mover *mover; /* device data through MPI, NULL where there is none: no_mover says why */
+    struct err no_mover;
+    struct device_peers *peers; /* device data from GPU to GPU, or NULL */
+    int64_t peers_bytes;        /* what NCCL took of the device, outside the arena */
     struct comm_options options;
     bool abandoned;
     char doing[96]; /* see comm_doing */
 };
 
-/* Joins the others, who must come within a minute. STATUS_UNSUPPORTED where this program has no way
- * to reach them. Caller frees with comm_close. */
+/* Joins the others, who must come within a minute. Caller frees with comm_close. */
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e);
+/* Before the first collective of device data: chooses their way, the same on all ranks. device is
+ * where all of them will be, and must be closed after comm_detach. STATUS_UNSUPPORTED where there is
+ * no way, with what is missing. */
+enum status comm_attach(struct comm *c, struct device *device, struct err *e);
+/* The device is about to be closed. */
+void comm_detach(struct comm *c);
 /* For the planner: rank `rank` of `world`, and nobody is there. A gather repeats the caller's own
  * record; nothing else happens. */
 enum status comm_open_planned(struct comm **out, int64_t rank, int64_t world, struct err *e);
@@ -96,8 +106,9 @@ struct comm_scratch {
     void *data; /* comm_scratch_bytes of it */
     int64_t bytes;
 };
-/* How much a world needs for buffers of up to `count` f32; 0 in a world of one. A pure function. */
-int64_t comm_scratch_bytes(int64_t count, int64_t world);
+/* How much a world needs for buffers of up to `count` f32; 0 in a world of one, and for GPUs, which
+ * need none (NCCL has memory of its own) or take the host's. A pure function. */
+int64_t comm_scratch_bytes(enum device_kind kind, int64_t count, int64_t world);
 
 /* What one rank owns of `count` elements; pieces begin at whole multiples of `pitch`, and the last
  * ranks may own nothing. */

@@ -75,8 +75,9 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
         TRY(tensor_fill_zero(o->exp_avg_sq, e));
     }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
+    const struct comm *const comm = o->options.comm;
     const int64_t scratch =
-        o->options.comm ? comm_scratch_bytes(m->flat_count, o->options.comm->world) : 0;
+        comm ? comm_scratch_bytes(space->device->kind, m->flat_count, comm->world) : 0;
     if (scratch > 0)
         TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
                        CATEGORY_COMMUNICATION, &o->scratch, e));
@@ -205,9 +206,12 @@ static enum status fill_forgotten(struct model *m, struct err *e) {
 
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
     struct model *const m = o->model;
-    if (!o->scratch) return STATUS_OK;
-    const struct comm_scratch scratch = {
-        .data = o->scratch->data, .bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32)};
+    struct comm_scratch scratch = {0};
+    if (!o->options.comm || o->options.comm->world == 1) return STATUS_OK;
+    if (o->scratch) {
+        scratch.data = o->scratch->data;
+        scratch.bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32);
+    }
     TRY(fill_forgotten(m, e));
     return (is_sharded(o) ? comm_reduce_scatter : comm_all_reduce)(
         o->options.comm, m->space->device, &scratch, tensor_f32(m->gradients), m->flat_count, e);

@@ -69,8 +69,10 @@ static enum status read_and_plan(struct run *r, struct err *e) {
 }
 
 enum status run_open_session(struct run *r, struct err *e) {
+    char device[SPEC_DEVICE_MAX];
+    spec_device_of(&r->spec, r->place.local_rank, device);
     const struct session_place place = {
-        .device = r->spec.device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
+        .device = device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
     r->options.optimizer.offloading = r->layout.optimizer_offloading;
     r->options.optimizer.zero_stage = r->layout.zero_stage;
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
@@ -88,12 +90,23 @@ enum status run_load_weights(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
+static enum status on_any_rank(struct run *r, bool *flag, struct err *e) {
+    bool *const all = mem_new((size_t)r->place.world, sizeof *all);
+    const enum status status = comm_gather(r->comm, flag, sizeof *flag, all, e);
+    for (int64_t rank = 0; status == STATUS_OK && rank < r->place.world; rank++) {
+        *flag = *flag || all[rank];
+    }
+    mem_free(all);
+    return status;
+}
+
 /* Finds a layout that fits; `open` says how opening the session ended. Where what the session holds
  * all the time is too much, or becomes another thing by the layout, it is opened again. *fresh: it
  * was, and has no weights. */
 static enum status fit_session(struct run *r, enum status open, bool *fresh, struct err *e) {
     TRY(recover_begin(r, e));
     *fresh = open != STATUS_OK || r->layout.optimizer_offloading != r->options.optimizer.offloading;
+    TRY(on_any_rank(r, fresh, e)); /* GPUs that exchange leave and come together */
     if (!*fresh) return STATUS_OK;
     session_close(&r->session);
     if (run_open_session(r, e) != STATUS_OOM) return e->status;
@@ -135,7 +148,8 @@ static enum status fill_session(struct run *r, struct err *e) {
     struct beside beside = {.run = r};
     pthread_t thread;
     bool fresh = false;
-    const bool gpu = str_starts_with(r->spec.device, "cuda");
+    /* Several ranks read in turn, and who meets them is the trainer's thread. */
+    const bool gpu = str_starts_with(r->spec.device, "cuda") && r->place.world == 1;
     if (!gpu || pthread_create(&thread, NULL, read_and_plan_beside, &beside) != 0)
         return fill_one_by_one(r, e); /* on a CPU both sides want the same cores */
     struct err device_error = {0}, weights_error = {0};

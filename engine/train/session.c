@@ -134,7 +134,7 @@ static enum status open_arena(struct session *s, const struct session_options *o
 static enum status open_comm(struct session *s, struct comm *comm, int64_t rank, int64_t world,
                              struct err *e) {
     s->comm = comm;
-    if (comm) return STATUS_OK;
+    if (comm) return comm_attach(comm, s->device, e);
     s->comm_owned = true;
     return comm_open_planned(&s->comm, rank, world > 0 ? world : 1, e);
 }
@@ -145,9 +145,9 @@ enum status session_open(struct session *s, const struct session_place *place,
     *s = (struct session){0};
     int64_t capacity = 0;
     if (place->train) device_books_begin(&s->books, place->device);
-    TRY(open_comm(s, place->comm, options->rank, options->world, e));
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (s->device->computes) start_trace("device open");
+    TRY(open_comm(s, place->comm, options->rank, options->world, e));
     if (place->lora_tails) s->device->lora_tails = true;
     TRY(session_capacity(s->device, &place->cap, &capacity, e));
     TRY(open_arena(s, options, capacity, e));
@@ -167,6 +167,7 @@ void session_close(struct session *s) {
     model_release(&s->model);
     tensor_space_release(&s->space);
     arena_close(s->arena);
+    comm_detach(s->comm);
     device_close(s->device);
     if (s->comm_owned) comm_close(s->comm);
     *s = (struct session){0};

@@ -35,14 +35,16 @@ enum status nccl_load(struct nccl *out, struct err *e) {
     *out = (struct nccl){0};
     (void)setenv("NCCL_NVLS_ENABLE", "0", 0);
     out->loaded = dlopen(LIBRARY, RTLD_NOW | RTLD_LOCAL);
-    FAIL_IF(!out->loaded, STATUS_UNSUPPORTED,
-            "%s is not found, and GPUs exchange gradients through it: install libnccl2, or name its "
-            "folder in LD_LIBRARY_PATH",
-            LIBRARY);
+    FAIL_IF(
+        !out->loaded, STATUS_UNSUPPORTED,
+        "%s is not found, and GPUs exchange gradients through it: install libnccl2, or name its "
+        "folder in LD_LIBRARY_PATH",
+        LIBRARY);
     for (size_t i = 0; i < COUNT_OF(FUNCTIONS); i++) {
         void *const found = dlsym(out->loaded, FUNCTIONS[i].name);
-        FAIL_IF(!found, STATUS_UNSUPPORTED, "%s has no %s: it is older than 2.13; install a newer one",
-                LIBRARY, FUNCTIONS[i].name);
+        FAIL_IF(!found, STATUS_UNSUPPORTED,
+                "%s has no %s: it is older than 2.13; install a newer one", LIBRARY,
+                FUNCTIONS[i].name);
         memcpy((char *)out + FUNCTIONS[i].offset, &found, sizeof found);
     }
     return STATUS_OK;

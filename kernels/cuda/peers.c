@@ -63,9 +63,9 @@ static enum status warm_up(struct device_peers *p, struct err *e) {
         cuda_check(p->device, cudaMemsetAsync(words, 0, sizeof(float), state->stream),
                    "meeting the other GPUs", e);
     if (status == STATUS_OK) {
-        status = check(p, p->nccl.all_reduce(words, words, 1, NCCL_FLOAT, NCCL_SUM, p->comm,
-                                             state->stream),
-                       "meeting the other GPUs", e);
+        status = check(
+            p, p->nccl.all_reduce(words, words, 1, NCCL_FLOAT, NCCL_SUM, p->comm, state->stream),
+            "meeting the other GPUs", e);
     }
     if (status == STATUS_OK) status = device_synchronize(p->device, e);
     (void)cudaFree(words);
@@ -109,8 +109,8 @@ enum status cuda_peers_sum_pieces(struct device_peers *p, float *data,
     for (int64_t rank = 0; result == 0 && rank < p->world; rank++) {
         float *const at = data + pieces[rank].first;
         if (pieces[rank].count == 0) continue;
-        result = p->nccl.reduce(at, at, (size_t)pieces[rank].count, NCCL_FLOAT, NCCL_SUM,
-                                (int)rank, p->comm, stream);
+        result = p->nccl.reduce(at, at, (size_t)pieces[rank].count, NCCL_FLOAT, NCCL_SUM, (int)rank,
+                                p->comm, stream);
     }
     const int ended = p->nccl.group_end();
     TRY(check(p, result, WHAT, e));
