@@ -34,6 +34,8 @@ for name in tests/{gpu_ops,gpu_bench,gpu_memory,gpu_model,test_golden,test_laws,
         esac
     done
 done
+# The module of MPI takes the other machine's own MPI, which must fit its mpirun.
+[ ! -f "$build/plimsoll-mpi.so" ] || strip -o "$work/build/plimsoll-mpi.so" "$build/plimsoll-mpi.so"
 [ -n "$(find "$work/build" -type f)" ] || { echo "carry.sh: nothing is built; build the target gpu first" >&2; exit 1; }
 chmod u+w "$work"/lib/*
 strip "$work"/lib/* 2>/dev/null || true # some come without symbols
