@@ -120,6 +120,7 @@ bench() {
         cp "$gpu_root"/examples/models/harbour-1m/{tokenizer,tokenizer_config,special_tokens_map}.json "$model/"
     fi
     for kind in full lora; do
+        speed 1 "$kind" >/dev/null # chooses the products; the choices are kept
         one=$(speed 1 "$kind") && all=$(speed "$cards" "$kind") || { failed=$((failed + 1)); continue; }
         awk -v kind="$kind" -v n="$cards" -v one="$one" -v all="$all" 'BEGIN {
             printf "{\"case\":\"1.5b-%s-ranks\",\"ranks\":%d,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,\"efficiency\":%.3f}\n",
