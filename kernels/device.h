@@ -542,8 +542,8 @@ enum status device_stage_upload(struct device *, const struct transfer *, struct
 enum { STAGE_PENDING_MAX = 15 };
 enum status device_stage_wait(struct device *, int64_t pending, struct err *);
 /* From the device to memory of device_stage_new, and back, beside the operations that are asked for
- * meanwhile; each begins when everything asked before it is done, a stash does not wait for fetches.
- * Until device_copies_wait nothing may write the source or use the destination. */
+ * meanwhile; each begins when everything asked before it is done (a stash does not wait for
+ * fetches). Until device_copies_wait nothing may write the source or use the destination. */
 enum status device_stash(struct device *, void *host, const void *from, int64_t bytes,
                          struct err *);
 enum status device_fetch(struct device *, void *to, const void *host, int64_t bytes, struct err *);

@@ -63,8 +63,8 @@ enum status session_open(struct session *s, const struct session_place *place,
                          struct err *e);
 void session_close(struct session *s);
 
-/* Makes what the session holds as the layout has it: AdamW's states on the device or in host memory.
- * Between steps. After an error they are where they were. */
+/* Makes what the session holds as the layout has it: AdamW's states on the device or in host
+ * memory. Between steps. After an error they are where they were. */
 enum status session_adopt(struct session *s, const struct layout *layout, struct err *e);
 
 /* Where the numbers come from. */

@@ -25,10 +25,11 @@ enum layout {
     LAYOUT_ANY    /* any lengths, empty documents included */
 };
 
-/* The hardest layout that goes to the library, by card and version. cases_cudnn.c found every layout
- * right with 9.14 and 9.19 on capability 9.0; but a new shape costs a good part of a second for its
- * plan, and its kernels are as fast as our own (8b-lora: 17,248 tokens a second against 17,213), so
- * it gets what needs few plans. A library outside of this table leaves attention to our kernels. */
+/* The hardest layout that goes to the library, by card and version. cases_cudnn.c found every
+ * layout right with 9.14 and 9.19 on capability 9.0; but a new shape costs a good part of a second
+ * for its plan, and its kernels are as fast as our own (8b-lora: 17,248 tokens a second against
+ * 17,213), so it gets what needs few plans. A library outside of this table leaves attention to our
+ * kernels. */
 static const struct {
     int capability;
     int64_t first, last; /* versions, as the library counts them */

@@ -101,7 +101,7 @@ await check("a damaged newest checkpoint is passed over", async () => {
     assertSame(folder, wanted);
 });
 
-await check("states of AdamW may wait in host memory before a stop and on the device after it, or inversely", async () => {
+await check("states of AdamW may wait in host memory before a stop only, or after it only", async () => {
     const full = KINDS["full with checkpointing"];
     const wanted = await reference(full);
     for (const away of [true, false]) {
