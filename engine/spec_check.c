@@ -30,10 +30,6 @@ void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_
     } while (0)
 
 static enum status check_parallel(const struct spec *s, struct err *e) {
-    CHECK(s->parallel.ranks == 1 || strcmp(s->device, "cpu") == 0, "parallel.ranks",
-          "parallel.ranks is %lld: this version runs several ranks on the device cpu only, it is "
-          "%.80s",
-          (long long)s->parallel.ranks, s->device);
     CHECK(s->parallel.zero_stage <= 1, "parallel.zero_stage",
           "parallel.zero_stage is %lld: this version has the stages 0 and 1",
           (long long)s->parallel.zero_stage);

@@ -99,8 +99,8 @@ static enum status reduce_round(struct comm *c, const struct comm_scratch *scrat
 /* What the trainer does, for reports on this rank and on others; NULL: it computes. */
 static void enter(struct comm *c, const char *name) {
     char text[160];
-    snprintf(text, sizeof text, "%s%s%s", name ? name : "while the others computed", c->doing[0] ? " for " : "",
-             c->doing);
+    snprintf(text, sizeof text, "%s%s%s", name ? name : "while the others computed",
+             c->doing[0] ? " for " : "", c->doing);
     wire_doing(c->wire, text);
 }
 
