@@ -14,6 +14,8 @@
 
 /* Other processes with less than this are noise: a desktop, a monitor. */
 static const int64_t OTHERS_NOTABLE = (int64_t)200 << 20;
+/* What a run leaves free on a device for its libraries, and a little. */
+static const int64_t DEVICE_MARGIN = (int64_t)1 << 30;
 /* A rank that needs this much more than the mean of the others is out of line. */
 static const double IMBALANCE_FACTOR = 1.15;
 /* What holds this part of the memory in use is what it is full of. */
@@ -179,11 +181,12 @@ static enum diagnosis_kind dominant(const struct arena_shortage *s) {
     return best;
 }
 
-/* Enough bytes are free inside the capacity, but no block is large enough. */
+/* Enough bytes are free inside the capacity, but no block is large enough, and what is not yet
+ * backed would not be enough either. */
 static bool is_fragmented(const struct diagnosis_report *r) {
     const struct arena_shortage *const s = &r->shortage;
     return !r->reservation && s->capacity - s->allocated >= s->requested &&
-           s->largest_free_block < s->requested;
+           s->largest_free_block < s->requested && s->capacity - s->reserved < s->requested;
 }
 
 /* Bytes that the arena wanted to have in all. */
@@ -192,8 +195,11 @@ static int64_t wanted_total(const struct diagnosis_report *r) {
     return r->reservation ? s->requested : s->allocated + s->requested;
 }
 
+/* The device itself is short of what is missing, and would not be without the others. */
 static bool is_another_process(const struct diagnosis_report *r) {
-    if (r->others < OTHERS_NOTABLE || r->device_total <= 0) return false;
+    if (r->others < OTHERS_NOTABLE || r->device_total <= 0 || r->device_used < 0) return false;
+    const int64_t missing = wanted_total(r) - r->shortage.reserved;
+    if (r->device_total - r->device_used >= missing + DEVICE_MARGIN) return false;
     const int64_t overhead = r->overhead > 0 ? r->overhead : 0;
     const bool allowed = r->cap < 0 || wanted_total(r) <= r->cap;
     return allowed && wanted_total(r) + overhead <= r->device_total;
@@ -270,7 +276,8 @@ static void say_asked(struct paragraph *p, const struct diagnosis_report *r) {
 }
 
 /* " 23.1 GiB of 24.0 GiB are in use, 14.0 GiB of it activations; another process holds 3.2 GiB." */
-static void say_in_use(struct paragraph *p, const struct diagnosis_report *r) {
+static void say_in_use(struct paragraph *p, const struct diagnosis_report *r,
+                       enum diagnosis_kind kind) {
     const struct arena_shortage *const s = &r->shortage;
     /* Where the cap is what is short, the device's numbers would only confuse. */
     const bool capped = r->cap >= 0 && s->capacity >= r->cap;
@@ -286,7 +293,7 @@ static void say_in_use(struct paragraph *p, const struct diagnosis_report *r) {
     if (s->by_category[largest] > 0)
         say(p, ", %s of it %s", diagnosis_bytes(s->by_category[largest], part),
             category_name((enum category)largest));
-    if (r->others > 0)
+    if (r->others > 0 && (!capped || kind == DIAGNOSIS_OTHER_PROCESS))
         say(p, "; %s %s", r->others >= OTHERS_NOTABLE ? "another process holds" : "others hold",
             diagnosis_bytes(r->others, part));
     say(p, ".");
@@ -373,6 +380,6 @@ void diagnosis_make(struct diagnosis *out, const struct diagnosis_report *report
         return;
     }
     say_asked(&p, report);
-    say_in_use(&p, report);
+    say_in_use(&p, report, out->kind);
     say_advice(&p, report, out->kind);
 }

@@ -1,5 +1,5 @@
-/* summary.h - the arena's counters as the table that PyTorch users know (torch.cuda.memory_summary):
- * each metric now, at its peak, and in total.
+/* summary.h - the arena's counters as the table that PyTorch users know
+ * (torch.cuda.memory_summary): each metric now, at its peak, and in total.
  *
  * What the rows mean here: allocated, bytes in blocks, rounded up to 512; requested, the same
  * without rounding; reserved, backed by the device; non-releasable, free but below a live block. An

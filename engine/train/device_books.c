@@ -44,10 +44,9 @@ static struct device_view look_at_host(const struct session *s, const struct are
                                .overhead = at_least_zero(mine - stats->reserved)};
     view.others = at_least_zero(view.used - mine);
     if (pretended < 0) return view;
-    /* A test says who else is there: then it is all that is there. */
-    view.others = pretended;
-    view.used = mine + pretended;
-    return view;
+    /* A test says who else is there, on a device that is as large as the capacity. */
+    return (struct device_view){
+        .used = stats->reserved + pretended, .total = stats->capacity, .others = pretended};
 }
 
 enum status device_books_look(struct device_books *books, const struct session *s,

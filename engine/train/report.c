@@ -106,8 +106,12 @@ enum status report_eval(struct event_log *log, int64_t step, const struct step_s
 
 void report_error(struct event_log *log, const struct err *failure) {
     cJSON *const fields = cJSON_CreateObject();
+    /* A library's words for a lack of memory, and then what they mean. */
+    const char *const meaning = diagnosis_translate(failure->text, NULL);
+    char *message = meaning ? str_format("%s. %s", failure->text, meaning) : NULL;
     json_add_string(fields, "status", status_name(failure->status));
-    json_add_string(fields, "message", failure->text);
+    json_add_string(fields, "message", message ? message : failure->text);
+    mem_free(message);
     json_add_string(fields, "param", failure->param[0] ? failure->param : NULL);
     struct err ignored = {0}; /* the log itself may be what failed; the exit code still says so */
     event_write(log, EVENT_ERROR, fields, &ignored);

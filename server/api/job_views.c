@@ -50,6 +50,43 @@ static cJSON *step_data(const cJSON *event) {
     return data;
 }
 
+static double sum_of(const cJSON *groups, const char *key) {
+    double sum = 0;
+    const cJSON *group = NULL;
+    cJSON_ArrayForEach(group, groups) {
+        sum += number_of(group, key);
+    }
+    return sum;
+}
+
+/* The engine's own words where it has some. */
+static void describe_memory(enum event_kind kind, const cJSON *event, struct str *out) {
+    const double step = number_of(event, "step");
+    if (kind == EVENT_OOM && *text_of(event, "explanation")) {
+        str_appendf(out, "Out of memory at step %.0f. %s", step, text_of(event, "explanation"));
+    } else if (kind == EVENT_OOM) {
+        str_appendf(out, "Out of memory in %s: %.0f bytes asked for, %.0f of %.0f allocated",
+                    text_of(event, "phase"), number_of(event, "requested"),
+                    number_of(event, "allocated"), number_of(event, "capacity"));
+    } else if (kind == EVENT_REMEDY) {
+        str_append(out, text_of(event, "text"));
+    } else if (kind == EVENT_ATTENTION) {
+        str_appendf(out,
+                    "Memory is short at step %.0f: the run waits for an answer, %d remedies are "
+                    "offered",
+                    step, cJSON_GetArraySize(json_member(event, "remedies")));
+    } else if (kind == EVENT_HOLDINGS) {
+        const cJSON *const groups = json_member(event, "groups");
+        str_appendf(out, "In memory: %.0f parameters, %.0f of them trained",
+                    sum_of(groups, "parameters"), sum_of(groups, "trained"));
+    } else {
+        char peak[24];
+        const double bytes = number_of(event, "step_peak");
+        str_appendf(out, "Step %.0f: at most %s of memory", step,
+                    str_bytes(isfinite(bytes) ? (int64_t)bytes : 0, peak));
+    }
+}
+
 static void describe(enum event_kind kind, const cJSON *event, struct str *out) {
     const double step = number_of(event, "step");
     switch (kind) {
@@ -79,10 +116,10 @@ static void describe(enum event_kind kind, const cJSON *event, struct str *out) 
                     text_of(event, "text"));
         break;
     case EVENT_OOM:
-        str_appendf(out, "Out of memory in %s: %.0f bytes asked for, %.0f of %.0f allocated",
-                    text_of(event, "phase"), number_of(event, "requested"),
-                    number_of(event, "allocated"), number_of(event, "capacity"));
-        break;
+    case EVENT_REMEDY:
+    case EVENT_ATTENTION:
+    case EVENT_HOLDINGS:
+    case EVENT_MEMORY: describe_memory(kind, event, out); break;
     case EVENT_DONE: str_appendf(out, "The run has %s", text_of(event, "outcome")); break;
     default: str_append(out, text_of(event, "message"));
     }
@@ -90,7 +127,7 @@ static void describe(enum event_kind kind, const cJSON *event, struct str *out) 
 
 static const char *level_of(enum event_kind kind, const cJSON *event) {
     if (kind == EVENT_ERROR) return "error";
-    if (kind == EVENT_OOM) return "warn";
+    if (kind == EVENT_OOM || kind == EVENT_ATTENTION) return "warn";
     const char *const level = text_of(event, "level");
     return *level ? level : "info";
 }

@@ -108,8 +108,15 @@ static struct diagnosis_report other_process(void) {
     r.cards = 4;
     r.others = GIB(3.2);
     r.shortage.capacity = GIB(19.4);
-    r.shortage.allocated = GIB(19.4);
+    r.shortage.allocated = r.shortage.reserved = GIB(19.4);
     r.shortage.requested = GIB(1.9);
+    return r;
+}
+
+/* Others are there, but the device has room: the host of a CPU run, say. */
+static struct diagnosis_report room_beside_another(void) {
+    struct diagnosis_report r = other_process();
+    r.device_total = GIB(64);
     return r;
 }
 
@@ -199,10 +206,14 @@ static const struct {
      DIAGNOSIS_OTHER_PROCESS,
      {"Rank 2 asked for 1.9 GiB of activations in backward", "another process holds 3.2 GiB",
       "Without it the run would fit"}},
+    {"room beside another",
+     room_beside_another,
+     DIAGNOSIS_ACTIVATIONS,
+     {"another process holds 3.2 GiB"}},
     {"the cap is short",
      capped_beside_another,
      DIAGNOSIS_ACTIVATIONS,
-     {"another process holds 3.2 GiB", "19.4 GiB of 19.4 GiB that memory.cap allows are in use"}},
+     {"19.4 GiB of 19.4 GiB that memory.cap allows are in use, 14.0 GiB of it activations. "}},
     {"imbalance",
      imbalance,
      DIAGNOSIS_IMBALANCE,
