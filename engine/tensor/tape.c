@@ -29,9 +29,13 @@ static void node_clear(struct node *node) {
     stash_release(node->away);
 }
 
+/* A gradient that nobody will come for any more may be its own tensor's bytes (op_glu.c): each then
+ * holds the other, so it is taken out first. */
 void tape_clear(struct tape *tape) {
     while (tape->count) {
-        node_clear(&tape->nodes[--tape->count]);
+        struct node *const node = &tape->nodes[--tape->count];
+        if (node->output && !node->output->persistent) tensor_release(gradient_take(node->output));
+        node_clear(node);
     }
 }
 
