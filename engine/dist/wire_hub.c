@@ -120,10 +120,14 @@ void wire_take_mine(struct wire *w) {
 }
 
 void hub_finish_gather(struct wire *w) {
-    if (!wire_is_hub(w) || w->filled_count < w->place.world) return;
+    if (!wire_is_hub(w) || w->filled_count < w->place.world || w->lost_ns) return;
     struct str all = {0};
     for (int64_t i = 0; i < w->place.world; i++) {
-        if (w->parts[i].len != w->parts[0].len) lose_unlike(w, i);
+        if (w->parts[i].len == w->parts[0].len) continue;
+        lose_unlike(w, i);
+        return;
+    }
+    for (int64_t i = 0; i < w->place.world; i++) {
         str_append_bytes(&all, str_text(&w->parts[i]), w->parts[i].len);
         w->filled[i] = false;
     }
