@@ -85,7 +85,8 @@ static enum status use_processor(struct estimate_place *p, const struct spec *sp
     place_named(p, device->detail);
     if (rates_recall(&p->rates, device->detail, device->precision, &ignored) != STATUS_OK)
         p->rates = (struct rates){0};
-    const enum status status = session_capacity(device, &spec->memory.cap, &p->capacity, e);
+    const enum status status =
+        session_capacity(device, &spec->memory.cap, session_sharers(spec), &p->capacity, e);
     p->from = spec_cap_bytes(&spec->memory.cap, device->total_bytes) ? "memory.cap" : "device";
     device_close(device);
     return status;

@@ -74,7 +74,8 @@ struct optimizer_report {
 /* After the last micro-batch of a step: gradients become the sum of all ranks', of the own piece at
  * least. All must come. */
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e);
-/* All ranks together: norm, clip, update, and refresh of what forward reads; then waits for the device and reports.
+/* All ranks together: norm, clip, update, and refresh of what forward reads; then waits for the
+ * device and reports.
  * STATUS_DEVICE, and nothing changed, if the gradient is not finite (unless it is skipped). */
 enum status optimizer_step(struct optimizer *o, double learning_rate, struct optimizer_report *r,
                            struct err *e);

@@ -168,8 +168,11 @@ static enum status find_place(struct question *q, struct err *e) {
     TRY(estimate_place_find(&q->place, &r->spec, &r->options.device, q->card, e));
     if (!q->folder || r->spec.memory.cap.bytes > 0) return STATUS_OK;
     struct device *device = NULL;
-    TRY(device_open(&device, r->spec.device, &r->options.device, e));
-    const enum status status = session_capacity(device, &r->spec.memory.cap, &q->place.capacity, e);
+    char name[SPEC_DEVICE_MAX];
+    spec_device_of(&r->spec, 0, name);
+    TRY(device_open(&device, name, &r->options.device, e));
+    const enum status status = session_capacity(device, &r->spec.memory.cap,
+                                                session_sharers(&r->spec), &q->place.capacity, e);
     device_close(device);
     return status;
 }

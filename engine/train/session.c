@@ -3,14 +3,17 @@
  * Nothing is read from disk before all memory is allocated: what does not fit fails at once. */
 #include "engine/train/session.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "base/start_trace.h"
 #include "base/str.h"
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
 
-/* What the libraries of a GPU load at their first calls, beside the arena. */
-#define GPU_MARGIN_BYTES (INT64_C(512) << 20)
+/* What stays free: on a GPU for what its libraries load at their first calls, beside the arena; on
+ * the host for everybody else, so that it never has to swap. */
+#define MARGIN_BYTES (INT64_C(512) << 20)
 
 static void take_targets(struct session_options *o, char *const *items, int64_t count) {
     o->targets = mem_new((size_t)count, sizeof *o->targets);
@@ -107,19 +110,28 @@ void session_options_release(struct session_options *o) {
     *o = (struct session_options){0};
 }
 
-enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t *capacity,
-                             struct err *e) {
+enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t sharers,
+                             int64_t *capacity, struct err *e) {
     const int64_t bound = spec_cap_bytes(cap, device->total_bytes);
     *capacity = bound ? bound : device->total_bytes;
-    if (device->kind != DEVICE_CUDA || !device->computes) return STATUS_OK;
+    if (!device->computes) return STATUS_OK;
     struct device_memory memory = {0};
     TRY(device_memory(device, &memory, e));
-    const int64_t there = memory.free - GPU_MARGIN_BYTES;
+    const int64_t there = (memory.free - MARGIN_BYTES) / sharers;
     FAIL_IF(there < device->page_bytes, STATUS_OOM,
-            "%s has only %lld MiB free: another program holds its memory", device->name,
-            (long long)(memory.free >> 20));
+            "%s has only %lld MiB free for %lld ranks: other programs hold its memory",
+            device->name, (long long)(memory.free >> 20), (long long)sharers);
     if (*capacity > there) *capacity = there;
     return STATUS_OK;
+}
+
+int64_t session_sharers(const struct spec *spec) {
+    return strcmp(spec->device, "cuda") == 0 ? 1 : spec->parallel.ranks;
+}
+
+/* Ranks whose memory is one and the same: those of a host, or of a GPU that is not theirs alone. */
+static int64_t sharers_of(const struct session *s) {
+    return s->comm_owned || s->comm->peers ? 1 : s->comm->local_world;
 }
 
 static enum status open_arena(struct session *s, const struct session_options *options,
@@ -149,7 +161,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     if (s->device->computes) start_trace("device open");
     TRY(open_comm(s, place->comm, options->rank, options->world, e));
     if (place->lora_tails) s->device->lora_tails = true;
-    TRY(session_capacity(s->device, &place->cap, &capacity, e));
+    TRY(session_capacity(s->device, &place->cap, sharers_of(s), &capacity, e));
     TRY(open_arena(s, options, capacity, e));
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));

@@ -43,10 +43,12 @@ enum status session_options_for(struct session_options *o, const char *adapter,
                                 enum precision precision, int64_t length_max, struct err *e);
 void session_options_release(struct session_options *o);
 
-/* Memory that a run may take on an open device: `cap` or all of it; on a GPU never more than what
- * is free, less what its libraries take later. */
-enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t *capacity,
-                             struct err *e);
+/* Memory that a rank may take on an open device: `cap` or all of it, but never more than its share
+ * of what is free, less a margin. sharers: ranks that take from the same memory. */
+enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t sharers,
+                             int64_t *capacity, struct err *e);
+/* As the spec has them, on one machine. */
+int64_t session_sharers(const struct spec *spec);
 
 /* Opens the device, reserves the arena and allocates model and (if train) optimizer; contents
  * undefined. cap as for session_capacity. Close with session_close, also after an error.
