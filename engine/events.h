@@ -37,7 +37,7 @@
  *   log         level: info | warn | error, message
  *   error       status (status_name), message, param
  *   done        outcome: succeeded | stopped, step, trained_tokens, result ("adapter" | "model" |
- *               null), seconds */
+ *               null), seconds; of the allocator: peak, allocations, trace (a hash over them) */
 #ifndef PLIMSOLL_ENGINE_EVENTS_H
 #define PLIMSOLL_ENGINE_EVENTS_H
 

@@ -24,6 +24,9 @@ enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60, PLAN_ARGUMENTS_MAX = 8 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
+    "plimsoll-engine rehearse DIR         the same without computing: every allocation of the run, "
+    "in\n"
+    "                                     its order, on any machine\n"
     "plimsoll-engine plan SPEC [--card NAME] [--measure] [--by-name]\n"
     "                                     plan the memory of a run spec, for this machine or for "
     "a\n"
@@ -107,13 +110,14 @@ static enum status command_generate(char **args, cJSON **out, struct err *e) {
     return inspect_answer(&question, out, e);
 }
 
-static int run(const char *folder) {
+static int run(const char *folder, bool rehearse) {
     struct err e = {0};
     const sigset_t set = stop_signals();
     start_trace("main");
     sigprocmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
-    const enum status status = run_execute(folder, stop_requested, false, &e);
+    const enum status status = rehearse ? run_rehearse(folder, stop_requested, &e)
+                                        : run_execute(folder, stop_requested, false, &e);
     if (status == STATUS_OK) return RUN_EXIT_DONE;
     fprintf(stderr, "plimsoll-engine: %s\n", e.text);
     if (status == STATUS_LOST) return RUN_EXIT_LOST;
@@ -133,7 +137,8 @@ int main(int argc, char **argv) {
         {"generate", 2, 4, command_generate},
         {"devices", 0, 0, command_devices},
     };
-    if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2]);
+    if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2], false);
+    if (argc == 3 && strcmp(argv[1], "rehearse") == 0) return run(argv[2], true);
     for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {
         const int arguments = argc - 2;
         if (strcmp(argv[1], COMMANDS[i].name) != 0) continue;

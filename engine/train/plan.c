@@ -138,13 +138,6 @@ enum status plan_steps(struct session *s, const struct plan_request *request, st
     return run_steps(s, request, NULL, e);
 }
 
-/* What loading allocates on the device. */
-static enum status load(struct session *s, const struct plan_request *request, struct err *e) {
-    const struct model *const m = &s->model;
-    if (!m->options.lora || request->spec->adapter_name_or_path) return STATUS_OK;
-    return weights_init_adapter(&s->model, (uint64_t)request->spec->seed, e);
-}
-
 static struct device_work work_since(const struct device *device, const struct device_work *then) {
     struct device_work work = device->work;
     for (int i = 0; i < WORK_CLASS_COUNT; i++) {
@@ -185,7 +178,9 @@ done:
 
 static enum status fill(struct plan *plan, struct session *s, const struct plan_request *request,
                         struct err *e) {
-    TRY(load(s, request, e));
+    const struct session_source source = {.adapter = request->spec->adapter_name_or_path,
+                                          .seed = (uint64_t)request->spec->seed};
+    TRY(session_load_nothing(s, &source, e));
     TRY(run_steps(s, request, plan, e));
     arena_get_stats(s->arena, &plan->stats);
     plan->parameters = s->model.parameter_count;

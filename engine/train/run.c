@@ -4,6 +4,8 @@
  * is what came after the last checkpoint (law 4). */
 #include "engine/train/run.h"
 
+#include <stdio.h>
+
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/start_trace.h"
@@ -40,6 +42,18 @@ static enum status train(struct run *r, struct err *e) {
     return saved < last ? run_save_checkpoint(r, e) : STATUS_OK;
 }
 
+/* The whole of what was asked of the allocator, to hold against a plan or a rehearsal. */
+static void add_books(cJSON *fields, const struct arena *arena) {
+    struct arena_stats stats;
+    char trace[24];
+    if (!arena) return;
+    arena_get_stats(arena, &stats);
+    snprintf(trace, sizeof trace, "%016llx", (unsigned long long)stats.trace);
+    json_add_i64(fields, "peak", stats.allocated_peak);
+    json_add_i64(fields, "allocations", (int64_t)stats.allocations);
+    json_add_string(fields, "trace", trace);
+}
+
 static enum status finish(struct run *r, const char *outcome, const char *result, struct err *e) {
     cJSON *const fields = cJSON_CreateObject();
     json_add_string(fields, "outcome", outcome);
@@ -47,6 +61,7 @@ static enum status finish(struct run *r, const char *outcome, const char *result
     json_add_i64(fields, "trained_tokens", r->state.trained_tokens);
     json_add_string(fields, "result", result);
     event_add_number(fields, "seconds", (double)(clock_steady_ns() - r->started_ns) * 1e-9);
+    add_books(fields, r->session.arena);
     return event_write(&r->log, EVENT_DONE, fields, e);
 }
 
@@ -70,15 +85,12 @@ static void tell_end(struct run *r, enum status status, const struct err *why) {
     comm_abandon(r->comm, why);
 }
 
-enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e) {
-    struct run *const r = mem_new(1, sizeof *r);
-    *r = (struct run){
-        .folder = folder, .stop = stop, .lock_fd = -1, .started_ns = clock_steady_ns()};
+static enum status execute(struct run *r, struct err *e) {
+    const char *const folder = r->folder;
     enum status status = comm_place_read(&r->place, e);
     if (status == STATUS_OK) status = rundir_claim(folder, r->place.rank, &r->lock_fd, e);
     if (status == STATUS_OK) status = event_log_open(&r->log, folder, r->place.rank, e);
     if (status == STATUS_OK) {
-        r->log.echo = echo;
         r->parts = mem_new((size_t)r->place.world, sizeof *r->parts);
         status = run_all(r, e);
         if (status != STATUS_OK) tell_end(r, status, e);
@@ -86,4 +98,22 @@ enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struc
     run_close(r);
     mem_free(r);
     return status;
+}
+
+enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e) {
+    struct run *const r = mem_new(1, sizeof *r);
+    *r = (struct run){
+        .folder = folder, .stop = stop, .lock_fd = -1, .started_ns = clock_steady_ns()};
+    r->log.echo = echo;
+    return execute(r, e);
+}
+
+enum status run_rehearse(const char *folder, bool (*stop)(void), struct err *e) {
+    struct run *const r = mem_new(1, sizeof *r);
+    *r = (struct run){.folder = folder,
+                      .stop = stop,
+                      .rehearses = true,
+                      .lock_fd = -1,
+                      .started_ns = clock_steady_ns()};
+    return execute(r, e);
 }

@@ -15,4 +15,10 @@
  * event when this returns. */
 enum status run_execute(const char *folder, bool (*stop)(void), bool echo, struct err *e);
 
+/* The same run on a device that computes nothing: its books, step by step, without its results.
+ * Losses are zero, nothing but events is written, and the device need not be there (nor its memory:
+ * memory.cap is all there is). Allocations are those of the real run, in their order; only samples
+ * may be longer, because a model that computes nothing never ends a text. */
+enum status run_rehearse(const char *folder, bool (*stop)(void), struct err *e);
+
 #endif

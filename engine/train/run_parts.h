@@ -21,6 +21,7 @@
 struct run {
     const char *folder;
     bool (*stop)(void);
+    bool rehearses; /* on a null device */
     struct event_log log;
     int lock_fd;
     struct comm_place place; /* among the ranks */

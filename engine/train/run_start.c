@@ -71,8 +71,11 @@ static enum status read_and_plan(struct run *r, struct err *e) {
 enum status run_open_session(struct run *r, struct err *e) {
     char device[SPEC_DEVICE_MAX];
     spec_device_of(&r->spec, r->place.local_rank, device);
-    const struct session_place place = {
-        .device = device, .cap = r->spec.memory.cap, .train = true, .comm = r->comm};
+    const char *const planned = str_starts_with(r->spec.device, "cuda") ? "null:cuda" : "null:cpu";
+    const struct session_place place = {.device = r->rehearses ? planned : device,
+                                        .cap = r->spec.memory.cap,
+                                        .train = true,
+                                        .comm = r->comm};
     r->options.optimizer.offloading = r->layout.optimizer_offloading;
     r->options.optimizer.zero_stage = r->layout.zero_stage;
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
@@ -85,6 +88,7 @@ enum status run_load_weights(struct run *r, struct err *e) {
     const struct session_source source = {.model = r->spec.model,
                                           .adapter = r->spec.adapter_name_or_path,
                                           .seed = (uint64_t)r->spec.seed};
+    if (r->rehearses) return session_load_nothing(&r->session, &source, e);
     TRY(session_load(&r->session, &source, &r->weights, e));
     start_trace("weights on their way");
     return STATUS_OK;

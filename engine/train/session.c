@@ -201,3 +201,10 @@ enum status session_load(struct session *s, const struct session_source *source,
 enum status session_adopt(struct session *s, const struct layout *layout, struct err *e) {
     return optimizer_set_offloading(&s->optimizer, layout->optimizer_offloading, e);
 }
+
+enum status session_load_nothing(struct session *s, const struct session_source *source,
+                                 struct err *e) {
+    ASSERT(!s->device->computes);
+    if (!s->model.options.lora || source->adapter) return STATUS_OK;
+    return weights_init_adapter(&s->model, source->seed, e);
+}

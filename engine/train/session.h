@@ -79,5 +79,8 @@ struct session_source {
 struct weights_report;
 enum status session_load(struct session *s, const struct session_source *source,
                          struct weights_report *report, struct err *e);
+/* On a device that computes nothing: only what filling allocates. */
+enum status session_load_nothing(struct session *s, const struct session_source *source,
+                                 struct err *e);
 
 #endif
