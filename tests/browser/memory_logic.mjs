@@ -206,6 +206,15 @@ await check("a plan as bars: phases that hold something, and where the load line
     assert.ok(full > 40 && Math.abs(line * full - 40) < 1e-9);
 });
 
+await check("the plan that holds is that of the layout in use, or none", () => {
+    const rung = { layout: { micro_rows: 2 }, peak_bytes: 5, need_bytes: 6 };
+    const plan = { planned_peak_bytes: 9, capacity_bytes: 7, remedies: [rung] };
+    const peak = (...remedies) => plans.plannedPeak(plans.planInForce(plan, remedies));
+    assert.equal(peak(), 9);
+    assert.equal(peak({ to: { micro_rows: 4 } }, { to: { micro_rows: 2 } }), 5);
+    assert.equal(peak({ to: { micro_rows: 1 } }), null, "never planned as a whole");
+});
+
 await check("a ladder shows each remedy once, and its keys become fields of the form", () => {
     const rungs = [{ remedy: "loss_chunk", n: 1 }, { remedy: "loss_chunk", n: 2 }, { remedy: "checkpoint_some", n: 3 }];
     assert.deepEqual(

@@ -74,6 +74,9 @@ function ScaleChoice({ value }) {
 }
 
 // How full it is and how even the ranks are, in the server's words. With ranks on several cards the highest decides.
+// A device that is nearly full is in danger; a cap that is nearly used up is a plan that came true.
+const isGrave = ({ level, of }) => level !== "ok" && of === "device";
+
 function Judgements({ details }) {
     const { imbalance } = details ?? {};
     const all = (details?.ranks ?? []).filter(({ verdict }) => verdict?.text);
@@ -82,7 +85,7 @@ function Judgements({ details }) {
     const verdicts = all.filter((one) => one === worst || one.verdict.level !== "ok");
     return html`<div class="judgements">
         ${verdicts.map(
-            ({ rank, verdict }) => html`<p key=${rank} class=${verdict.level === "ok" ? "muted" : "note note-warn"}>
+            ({ rank, verdict }) => html`<p key=${rank} class=${isGrave(verdict) ? "note note-warn" : "muted"}>
                 ${all.length > 1 ? `Rank ${rank}: ` : ""}${verdict.text}
             </p>`,
         )}

@@ -6,7 +6,7 @@ import { html } from "../lib/html.js";
 import { useAction } from "../lib/action.js";
 import { ErrorNote } from "./alert.js";
 import { Swatch } from "./chart.js";
-import { formatBytes, formatClock, formatNumber, humanize } from "../lib/format.js";
+import { formatBytes, formatClock, formatNumber, humanize, sentence } from "../lib/format.js";
 import { changesOf, costText, diagnosisLabel, inForce, layoutChanges, remedyLabel, stateLabel } from "../lib/memory.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
 
@@ -153,16 +153,18 @@ function Changes({ remedy }) {
     );
 }
 
+const atStep = ({ state, step }) => (step > 0 && state !== "planned" ? `, step ${formatNumber(step)}` : "");
+
 function Remedy({ remedy, number, canUndo, busy, onUndo }) {
     return html`<li class=${`remedy remedy-${remedy.state}`}>
         <div class="spread">
             <h4><span class="muted">${number}</span> ${remedyLabel(remedy.remedy)}</h4>
             <span class="muted small">
-                ${stateLabel(remedy.state)}${remedy.step > 0 ? `, step ${formatNumber(remedy.step)}` : ""}
+                ${stateLabel(remedy.state)}${atStep(remedy)}
             </span>
         </div>
         <p>${remedy.text ?? ""}</p>
-        ${remedy.why && html`<p class="muted">${remedy.why}</p>`}
+        ${remedy.why && html`<p class="muted">${sentence(remedy.why)}</p>`}
         <${Effect} remedy=${remedy} />
         <${Changes} remedy=${remedy} />
         ${canUndo &&

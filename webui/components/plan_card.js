@@ -6,7 +6,7 @@
 import { html } from "../lib/html.js";
 import { Swatch } from "./chart.js";
 import { formatBytes, formatCount, formatNumber, formatPercent, humanize } from "../lib/format.js";
-import { phasesOf, plannedPeak } from "../lib/plan.js";
+import { phasesOf, plannedPeak, planInForce } from "../lib/plan.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
 
 const isBytes = (value) => typeof value === "number" && Number.isFinite(value);
@@ -54,9 +54,11 @@ function Rows({ title, rows }) {
 }
 
 function phaseRows(plan, newest) {
-    return phasesOf(plan).map(({ phase, peak }) => ({
+    const planned = new Map(phasesOf(plan).map(({ phase, peak }) => [phase, peak]));
+    const names = planned.size > 0 ? [...planned.keys()] : Object.keys(newest?.phases ?? {});
+    return names.map((phase) => ({
         label: humanize(phase),
-        planned: peak,
+        planned: planned.get(phase) ?? null,
         measured: newest?.phases?.[phase]?.peak || null,
     }));
 }
@@ -115,19 +117,25 @@ function Numbers({ plan, planned, measured, ranks }) {
     </div>`;
 }
 
-// `ranks` is [[rank, its newest memory event]].
-export function PlanCard({ plan, measured, capacity, ranks = [] }) {
+// `ranks` is [[rank, its newest memory event]], `remedies` those that hold now.
+export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies = [] }) {
+    const plan = planInForce(asked, remedies);
     const planned = plannedPeak(plan);
-    if (planned === null && !(measured > 0)) {
+    if (plannedPeak(asked) === null && !(measured > 0)) {
         return null;
     }
-    const line = capacity ?? plan?.capacity_bytes;
+    const line = capacity ?? asked?.capacity_bytes;
     return html`<section class="card" aria-label="Memory plan">
         <h3>Planned against measured</h3>
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
+        ${remedies.length > 0 &&
+        html`<p class="muted">
+            As asked it would have had a peak of ${formatBytes(plannedPeak(asked))}; the plan here is that of the run
+            ${" "}with what was changed.
+        </p>`}
         <${Numbers} plan=${plan} planned=${planned} measured=${measured} ranks=${ranks} />
         ${line > 0 && html`<p class="muted">The load line is at ${formatBytes(line)}.</p>`}
-        <${Parameters} plan=${plan} />
-        ${(plan?.warnings ?? []).map((text) => html`<p key=${text} class="note note-warn break">${text}</p>`)}
+        <${Parameters} plan=${asked} />
+        ${(asked?.warnings ?? []).map((text) => html`<p key=${text} class="note note-warn break">${text}</p>`)}
     </section>`;
 }

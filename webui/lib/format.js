@@ -152,6 +152,12 @@ export function formatAgo(unixSeconds, nowSeconds = Date.now() / 1000) {
     return formatDateTime(unixSeconds);
 }
 
+// A sentence as the engine says it in passing, made to stand alone: "not enough" -> "Not enough."
+export function sentence(text) {
+    const trimmed = (text ?? "").trim();
+    return trimmed && `${trimmed.charAt(0).toUpperCase()}${trimmed.slice(1)}${/[.!?]$/.test(trimmed) ? "" : "."}`;
+}
+
 // "learning_rate" -> "Learning rate"; the key itself stays visible beside it wherever it matters.
 export function humanize(key) {
     const words = key.replace(/[._]+/g, " ").trim();

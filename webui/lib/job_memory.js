@@ -39,7 +39,7 @@ export class JobMemory {
     async loadStory() {
         const query = new URLSearchParams({ kinds: STORY_KINDS.join(), limit: PAST_MAX });
         const { data } = await get(jobPath(this.jobId, `/events?${query}`));
-        data.forEach(({ data: event }) => tellStory(this.story, event.kind, event));
+        data.reverse().forEach(({ data: event }) => tellStory(this.story, event.kind, event)); // oldest first
         this.changed();
     }
 

@@ -2,6 +2,7 @@
 //
 // Pure functions. Every byte comes from the engine; the only thing computed here is how long a bar is. A number that
 // the plan does not hold stays unknown.
+import { sentence } from "./format.js";
 import { MEMORY_CATEGORIES } from "./series.js";
 
 const LOAD_LINE_NEAR = 3; // the load line is in the picture when it is within this many times the peak
@@ -9,6 +10,17 @@ const ROOM = 1.06; // beyond what is drawn last
 
 export function plannedPeak(plan) {
     return plan?.planned_peak_bytes ?? null;
+}
+
+// The plan of the run as it is run, given the remedies that hold: the plan itself where nothing was changed, else that of
+// the rung with the same layout, which tells the peak alone; null when a layout was never planned as a whole.
+export function planInForce(plan, remedies) {
+    if (!plan || remedies.length === 0) {
+        return plan;
+    }
+    const layout = JSON.stringify(remedies[remedies.length - 1].to);
+    const rung = (plan.remedies ?? []).find((one) => JSON.stringify(one.layout) === layout);
+    return rung ? { ...rung, planned_peak_bytes: rung.peak_bytes, capacity_bytes: plan.capacity_bytes } : null;
 }
 
 // [{ phase, peak, categories }], in the order of a run; phases that hold nothing are left out.
@@ -35,10 +47,9 @@ export function barScale(phases, capacity) {
 // { state: "good" | "bad" | "unknown", text } - the one sentence that stands above everything.
 export function verdictOf(plan) {
     const fits = plan?.verdict?.fits ?? plan?.fits ?? null;
-    const text = plan?.verdict?.text ?? "";
     return {
         state: fits === true ? "good" : fits === false ? "bad" : "unknown",
-        text: text.charAt(0).toUpperCase() + text.slice(1),
+        text: sentence(plan?.verdict?.text),
     };
 }
 

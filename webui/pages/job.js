@@ -29,8 +29,8 @@ import {
     formatLoss,
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
-import { openQuestion } from "../lib/memory.js";
-import { plannedPeak } from "../lib/plan.js";
+import { inForce, openQuestion } from "../lib/memory.js";
+import { plannedPeak, planInForce } from "../lib/plan.js";
 import { jobName, modelName } from "./jobs.js";
 import { finiteRange, lastOf } from "../lib/series.js";
 import { useSignal } from "../lib/signal.js";
@@ -175,11 +175,12 @@ function useMemoryStory(feed) {
 
 function Memory({ job, feed, memory, ranks, onError }) {
     const { plan } = job.plimsoll;
+    const remedies = inForce(feed.memory.story.remedies);
     const over = isFinished(job.status);
     const newest = ranks[0]?.[1];
-    return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(plan)} onError=${onError}>
+    return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(planInForce(plan, remedies))} onError=${onError}>
         <div class="cards two">
-            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} ranks=${ranks} />
+            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} ranks=${ranks} remedies=${remedies} />
             <div class="column">
                 ${!over &&
                 newest &&
