@@ -296,6 +296,7 @@ cJSON *remedy_list_to_json(const struct remedy_list *list) {
         json_add_string(one, "text", rung->text);
         json_add_bool(one, "fits", rung->fits);
         cJSON_AddItemToObject(one, "layout", layout_to_json(&rung->layout));
+        cJSON_AddItemToObject(one, "plan", plan_to_json(&rung->plan, 0));
         cJSON_AddItemToArray(remedies, one);
     }
     return remedies;

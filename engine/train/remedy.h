@@ -57,8 +57,8 @@ struct remedy_list {
 enum status remedies_find(struct remedy_list *list, const struct plan_request *request,
                           const struct layout *now, int64_t capacity, struct err *e);
 void remedy_list_release(struct remedy_list *list);
-/* [{"remedy","peak","cost","text","fits","layout":{}}], one entry a kind in a row: its last rung.
- * Caller frees with cJSON_Delete. */
+/* [{"remedy","peak","cost","text","fits","layout":{},"plan":{}}], one entry a kind in a row: its
+ * last rung; "plan" as plan_to_json has it, without a capacity. Caller frees with cJSON_Delete. */
 cJSON *remedy_list_to_json(const struct remedy_list *list);
 
 /* The plan of this layout, with its own shapes. */

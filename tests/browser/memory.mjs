@@ -5,6 +5,7 @@
 // and a screen reader. Method: the real server and engine with the sample model; events of situations that this machine
 // cannot be in are appended to the event file of the living run (support_run.mjs).
 import assert from "node:assert/strict";
+import { readFile } from "node:fs/promises";
 import { browserPath, createAppliance, createChecks, launchBrowser, until } from "./support.mjs";
 import { contrastFaults, namelessControls, sidewaysScroll } from "./support_page.mjs";
 import { getJob, JOBS, startJob, teller, uploadExample } from "./support_run.mjs";
@@ -93,6 +94,41 @@ await journey("how far up the picture goes is the reader's choice", async () => 
     await page.locator(".memory-section select").selectOption("line");
     await until("another picture", WAIT_MS, async () => (await picture()) !== small);
     await page.locator(".memory-section select").selectOption("auto");
+});
+
+await journey("a job that does not fit as asked: what was changed before it began, and still as planned", async () => {
+    const id = await start({ max_steps: 12, per_device_train_batch_size: 8, memory: { cap: "44MiB" } });
+    await until("its end", WAIT_MS, async () => (await job(id)).status === "succeeded");
+    await open(id);
+    const { plan } = (await job(id)).plimsoll;
+    await page.locator(".remedy").first().waitFor();
+    const told = await (await fetch(`${appliance.url}${JOBS}/${id}/events?kinds=remedy`)).json();
+    assert.deepEqual(
+        await page.locator(".remedy > p:first-of-type").allInnerTexts(),
+        told.data.reverse().map((event) => event.data.text),
+    );
+    assert.match(await text(".oom-story"), /before the first step/);
+    const card = page.locator('[aria-label="Memory plan"]');
+    assert.match(await card.innerText(), /Exactly as planned, to the byte/);
+    const asked = (plan.planned_peak_bytes / 2 ** 20).toFixed(1);
+    assert.match(await card.innerText(), new RegExp(`As asked .* peak of ${asked} MiB`));
+});
+
+await journey("which group learns, and in which types it exists", async () => {
+    const table = page.getByRole("region", { name: "What is in memory" }).locator("table");
+    const adapters = table.locator("tr", { has: page.locator("th", { hasText: "Adapters" }) });
+    const cells = (await adapters.locator("td").allInnerTexts()).map((cell) => cell.trim());
+    assert.deepEqual(cells.slice(1), ["trained", "fp32 608 KiB", "fp32 608 KiB", "–", "fp32 1.19 MiB"]);
+    assert.match(await table.locator("tr", { hasText: "Attention" }).innerText(), /frozen\s+fp32 768 KiB/);
+});
+
+await journey("the allocator's counters are those of the newest event", async () => {
+    const { ranks } = await (await fetch(`${appliance.url}${JOBS}/${short}/memory`)).json();
+    await open(short);
+    const row = page.locator('[aria-label="Allocator"] tr', { hasText: "Reserved memory" });
+    await row.waitFor();
+    const reserved = ranks[0].summary.find(({ metric }) => metric === "Reserved memory");
+    assert.equal(numbersOf(await row.locator("td").nth(1).getAttribute("title")), reserved.peak);
 });
 
 // ---- a living job, and what may happen to it
@@ -217,6 +253,44 @@ await journey("the cap takes bytes or a share, says what it cannot read, and sen
     assert.deepEqual((await waiting).postDataJSON(), { cap: "90%" });
     const answer = card.locator("> [role=status], > .note-error");
     await until("an answer", WAIT_MS, async () => (await answer.allInnerTexts()).join("").length > 10);
+});
+
+await journey("a step is recorded on request, drawn event by event, and taken away for the viewer", async () => {
+    await page.getByText("One step, allocation by allocation").click();
+    const section = page.locator('section[aria-label="One step, allocation by allocation"]');
+    const chart = section.locator('[data-chart="timeline"]');
+    await chart.waitFor(); // every process records its second step by itself
+    const before = await chart.locator("h3").innerText();
+    await section.getByRole("button", { name: "Record another step" }).click();
+    await until("another step", WAIT_MS, async () => (await chart.locator("h3").innerText()) !== before);
+    const record = await (await fetch(`${appliance.url}${JOBS}/${long}/memory/timeline`)).json();
+    assert.match(await chart.locator("h3").innerText(), new RegExp(`Step ${record.step.toLocaleString("en")},`));
+    await chart.locator(".chart-place").focus();
+    await page.keyboard.press("Home");
+    await page.keyboard.press("ArrowRight");
+    assert.match(await chart.locator("[data-step]").innerText(), /^event 1: (alloc|free) [\d.,]+ \w+, \w+, \w+/);
+    const waiting = page.waitForEvent("download");
+    await section.getByRole("button", { name: "Download the snapshot" }).click();
+    const bytes = await readFile(await (await waiting).path());
+    assert.deepEqual([...bytes.subarray(0, 2)], [0x80, 2], "a pickle of protocol 2");
+});
+
+await check("a reservation fails in the middle of a run: the engine's report and remedy are on the page", async () => {
+    process.env.PLIMSOLL_FAIL_RESERVATION = "12"; // the twelfth of the run, once
+    const failing = await createAppliance();
+    delete process.env.PLIMSOLL_FAIL_RESERVATION;
+    const view = await browser.newPage();
+    view.setDefaultTimeout(WAIT_MS);
+    const training = await uploadExample(failing.url, "first-mate.jsonl");
+    const id = await startJob(failing.url, { model: MODEL, file: training, spec: { max_steps: 20 } });
+    await view.goto(`${failing.url}/#/jobs/${id}`);
+    await view.locator(".remedy").first().waitFor();
+    assert.match(await view.locator(".oom-text").first().innerText(), /needs [\d.]+ MiB in all/);
+    await until("its end", WAIT_MS, async () => (await getJob(failing.url, id)).status === "succeeded");
+    const { steps } = await (await fetch(`${failing.url}${JOBS}/${id}/metrics`)).json();
+    assert.equal(steps.step.length, 20, "no step was lost");
+    await view.close();
+    await failing.remove();
 });
 
 for (const [scheme, width] of [["light", 360], ["dark", 1280]]) {

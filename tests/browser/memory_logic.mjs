@@ -207,10 +207,11 @@ await check("a plan as bars: phases that hold something, and where the load line
 });
 
 await check("the plan that holds is that of the layout in use, or none", () => {
-    const rung = { layout: { micro_rows: 2 }, peak_bytes: 5, need_bytes: 6 };
-    const plan = { planned_peak_bytes: 9, capacity_bytes: 7, remedies: [rung] };
+    const rung = { layout: { micro_rows: 2 }, plan: { planned_peak_bytes: 5 } };
+    const plan = { planned_peak_bytes: 9, capacity_bytes: 7, layout: { micro_rows: 8 }, remedies: [rung] };
     const peak = (...remedies) => plans.plannedPeak(plans.planInForce(plan, remedies));
     assert.equal(peak(), 9);
+    assert.equal(peak({ to: { micro_rows: 8 } }), 9, "nothing was changed but pages given back");
     assert.equal(peak({ to: { micro_rows: 4 } }, { to: { micro_rows: 2 } }), 5);
     assert.equal(peak({ to: { micro_rows: 1 } }), null, "never planned as a whole");
 });

@@ -145,12 +145,9 @@ function Effect({ remedy }) {
 
 function Changes({ remedy }) {
     const changes = layoutChanges(remedy);
-    return (
-        changes.length > 0 &&
-        html`<p class="muted small">
-            ${changes.map(({ name, from, to }) => `${humanize(name)}: ${String(from)} → ${String(to)}`).join("; ")}
-        </p>`
-    );
+    return html`<p class="muted small">
+        ${changes.map(({ name, from, to }) => `${humanize(name)}: ${String(from)} → ${String(to)}`).join("; ")}
+    </p>`;
 }
 
 const atStep = ({ state, step }) => (step > 0 && state !== "planned" ? `, step ${formatNumber(step)}` : "");
@@ -165,8 +162,7 @@ function Remedy({ remedy, number, canUndo, busy, onUndo }) {
         </div>
         <p>${remedy.text ?? ""}</p>
         ${remedy.why && html`<p class="muted">${sentence(remedy.why)}</p>`}
-        <${Effect} remedy=${remedy} />
-        <${Changes} remedy=${remedy} />
+        ${layoutChanges(remedy).length > 0 && html`<${Effect} remedy=${remedy} /><${Changes} remedy=${remedy} />`}
         ${canUndo &&
         html`<button type="button" class="button small" disabled=${busy} onClick=${() => onUndo(remedy)}>
             Undo: ${remedyLabel(remedy.remedy).toLowerCase()}

@@ -128,7 +128,7 @@ export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies
     return html`<section class="card" aria-label="Memory plan">
         <h3>Planned against measured</h3>
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
-        ${remedies.length > 0 &&
+        ${plan !== asked &&
         html`<p class="muted">
             As asked it would have had a peak of ${formatBytes(plannedPeak(asked))}; the plan here is that of the run
             ${" "}with what was changed.

@@ -12,15 +12,18 @@ export function plannedPeak(plan) {
     return plan?.planned_peak_bytes ?? null;
 }
 
-// The plan of the run as it is run, given the remedies that hold: the plan itself where nothing was changed, else that of
-// the rung with the same layout, which tells the peak alone; null when a layout was never planned as a whole.
+// The plan of the run as it is run, given the remedies that hold: the plan itself where nothing was changed, else that
+// of the rung with the same layout; null when such a layout was not among those planned before the start.
 export function planInForce(plan, remedies) {
     if (!plan || remedies.length === 0) {
         return plan;
     }
     const layout = JSON.stringify(remedies[remedies.length - 1].to);
+    if (layout === JSON.stringify(plan.layout)) {
+        return plan; // what was done changes no layout, such as giving pages back
+    }
     const rung = (plan.remedies ?? []).find((one) => JSON.stringify(one.layout) === layout);
-    return rung ? { ...rung, planned_peak_bytes: rung.peak_bytes, capacity_bytes: plan.capacity_bytes } : null;
+    return rung?.plan ? { ...rung.plan, capacity_bytes: plan.capacity_bytes } : null;
 }
 
 // [{ phase, peak, categories }], in the order of a run; phases that hold nothing are left out.

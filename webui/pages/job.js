@@ -180,7 +180,13 @@ function Memory({ job, feed, memory, ranks, onError }) {
     const newest = ranks[0]?.[1];
     return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(planInForce(plan, remedies))} onError=${onError}>
         <div class="cards two">
-            <${PlanCard} plan=${plan} measured=${memory.peak} capacity=${memory.capacity} ranks=${ranks} remedies=${remedies} />
+            <${PlanCard}
+                plan=${plan}
+                measured=${memory.peak}
+                capacity=${memory.capacity}
+                ranks=${ranks}
+                remedies=${remedies}
+            />
             <div class="column">
                 ${!over &&
                 newest &&
