@@ -20,6 +20,7 @@ enum status recover_find(struct run *r, const struct layout *from, int64_t capac
                                          .eval = r->corpus.has_eval ? &none : NULL,
                                          .source = &source};
     list->excluded |= r->recovery.refused;
+    TRY(run_host_room(r, &list->host_room, e));
     return remedies_find(list, &request, from, capacity, e);
 }
 

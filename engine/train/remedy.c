@@ -42,7 +42,7 @@ enum remedy_kind remedy_parse(const char *name) {
 struct climb {
     const struct plan_request *request;
     const struct layout *now;
-    int64_t capacity;
+    int64_t capacity, host_room;
     struct batch_shapes train, eval;
     int64_t train_rows, eval_rows; /* of which the shapes are; 0: none yet */
 };
@@ -144,6 +144,15 @@ static bool can_offload(const struct plan_request *r, const struct layout *layou
     return str_starts_with(r->spec->device, "cuda") && layout->checkpointed_layers > 0;
 }
 
+/* What goes to the host must find room there, or it would swap. */
+static bool host_has_room(const struct climb *c, const struct remedy *from,
+                          const struct remedy *to) {
+    const bool one_memory = str_equal(c->request->spec->device, "cpu");
+    const int64_t wanted = to->plan.staged_train + (one_memory ? plan_need(&to->plan) : 0);
+    return !c->host_room || to->plan.staged_train <= from->plan.staged_train ||
+           wanted <= c->host_room;
+}
+
 /* The rung `kind` from a layout whose plan is known; *found: it lowers the need. */
 static enum status try_rung(struct climb *c, const struct remedy *from, enum remedy_kind kind,
                             struct remedy *to, bool *found, struct err *e) {
@@ -167,7 +176,7 @@ static enum status try_rung(struct climb *c, const struct remedy *from, enum rem
     }
     if (layout_equal(&to->layout, &from->layout)) return STATUS_OK;
     TRY(plan_layout(c, &to->layout, &to->plan, e));
-    *found = plan_need(&to->plan) < plan_need(&from->plan);
+    *found = plan_need(&to->plan) < plan_need(&from->plan) && host_has_room(c, from, to);
     return STATUS_OK;
 }
 
@@ -260,9 +269,10 @@ enum status remedies_find(struct remedy_list *list, const struct plan_request *r
                           const struct layout *now, int64_t capacity, struct err *e) {
     struct climb *const c = mem_new(1, sizeof *c);
     struct remedy *const at = mem_new(1, sizeof *at);
-    *list = (struct remedy_list){.excluded = list->excluded};
+    *list = (struct remedy_list){.excluded = list->excluded, .host_room = list->host_room};
     c->request = request;
     c->capacity = capacity;
+    c->host_room = list->host_room;
     c->now = now;
     at->layout = *now;
     enum status status = plan_layout(c, now, &at->plan, e);

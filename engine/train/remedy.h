@@ -48,12 +48,16 @@ struct remedy_list {
     struct plan now;   /* of the layout that the search began with */
     bool fits;         /* the last one, or `now` when there is none, fits */
     unsigned excluded; /* bits of kinds that are not to be tried: set by the caller */
+    int64_t
+        host_room; /* most host memory that may be taken, the arena's too where the device is the
+                          CPU; 0: not known. Set by the caller */
 };
 
 /* Climbs from `now` until the plan fits into `capacity` bytes; nothing is listed when it does at
  * once. The request's shapes are those of any layout: its source (plan.h) gives those of the
  * candidates; without one, micro-batches stay as they are. Errors as for plan_make. Release with
- * remedy_list_release, also after an error; list->excluded is read. */
+ * remedy_list_release, also after an error; list->excluded and host_room are
+ * read. */
 enum status remedies_find(struct remedy_list *list, const struct plan_request *request,
                           const struct layout *now, int64_t capacity, struct err *e);
 void remedy_list_release(struct remedy_list *list);

@@ -59,6 +59,11 @@ void run_find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes
 /* The session of r->layout, without and with its weights. */
 enum status run_open_session(struct run *r, struct err *e);
 enum status run_load_weights(struct run *r, struct err *e);
+/* Host memory that a rank may have in all, what it has already included, without making the host
+ * swap: the least of all ranks. 0 where it is not known. */
+enum status run_host_room(struct run *r, int64_t *bytes, struct err *e);
+/* STATUS_OOM if the plan wants more. */
+enum status run_check_host(struct run *r, struct err *e);
 /* Joins the other ranks, of which there must be as many as the spec says. */
 enum status run_join(struct run *r, struct err *e);
 /* Continues from the newest checkpoint, if there is one. */

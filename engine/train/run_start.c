@@ -109,6 +109,7 @@ static enum status on_any_rank(struct run *r, bool *flag, struct err *e) {
  * was, and has no weights. */
 static enum status fit_session(struct run *r, enum status open, bool *fresh, struct err *e) {
     TRY(recover_begin(r, e));
+    TRY(run_check_host(r, e));
     *fresh = open != STATUS_OK || r->layout.optimizer_offloading != r->options.optimizer.offloading;
     TRY(on_any_rank(r, fresh, e)); /* GPUs that exchange leave and come together */
     if (!*fresh) return STATUS_OK;

@@ -57,7 +57,7 @@ static void open_subject(struct subject *s, const char *variant, const char *cha
 
 static void find(const struct subject *s, int64_t capacity, struct remedy_list *list) {
     struct err e = {0};
-    *list = (struct remedy_list){.excluded = list->excluded};
+    *list = (struct remedy_list){.excluded = list->excluded, .host_room = list->host_room};
     must(remedies_find(list, &s->request, &s->asked, capacity, &e), &e);
 }
 
@@ -181,6 +181,26 @@ static void test_remedies_card_offloadsLast(void **state) {
     golden_close(&s.g);
 }
 
+/* What would go to the host is offered only where the host has room for it. */
+static void test_remedies_fullHost_keepsTheOptimizerOnTheDevice(void **state) {
+    (void)state;
+    static const int64_t ROOMS[] = {0, 1, INT64_C(1) << 40};
+    for (size_t i = 0; i < COUNT_OF(ROOMS); i++) {
+        struct subject s;
+        struct remedy_list list = {.host_room = ROOMS[i]};
+        struct str kinds = {0};
+        open_subject(&s, "full", ASKED(",\"device\":\"cuda:0\",\"bf16\":true"), false);
+        s.g.config.vocab_size = 1 << 19; /* states that are more than what visits of them */
+        find(&s, 1 << 20, &list);
+        name_kinds(&list, &kinds);
+        assert_int_equal(strstr(str_text(&kinds), "offload_optimizer") != NULL, ROOMS[i] != 1);
+        check_list(&s, &list, 1 << 20);
+        remedy_list_release(&list);
+        str_release(&kinds);
+        golden_close(&s.g);
+    }
+}
+
 static void test_remedy_undo_takesBackOneKind(void **state) {
     (void)state;
     const struct layout asked = {.micro_rows = 8, .loss_chunk_rows = 1024, .eval_rows = 4};
@@ -212,6 +232,7 @@ int main(void) {
         cmocka_unit_test(test_remedies_largeEvaluation_leavesTrainingAlone),
         cmocka_unit_test(test_remedies_excludedKinds_areNotListed),
         cmocka_unit_test(test_remedies_card_offloadsLast),
+        cmocka_unit_test(test_remedies_fullHost_keepsTheOptimizerOnTheDevice),
         cmocka_unit_test(test_remedy_undo_takesBackOneKind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
