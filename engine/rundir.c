@@ -303,8 +303,19 @@ bool rundir_stop_requested(const char *run) {
 }
 
 enum status rundir_clear_control(const char *run, struct err *e) {
+    struct run_control control;
+    struct err broken = {0};
+    uint64_t mark = 0;
     char *path = rundir_control(run);
-    const enum status status = file_remove_all(path, e);
+    enum status status = rundir_control_read(run, &mark, NULL, &control, &broken);
+    if (status == STATUS_OK && control.has_cap) {
+        cJSON *const wish = cJSON_CreateObject();
+        cJSON_AddItemToObject(wish, "cap", spec_cap_to_json(&control.cap));
+        status = json_write_file(path, wish, e);
+        cJSON_Delete(wish);
+    } else {
+        status = file_remove_all(path, e);
+    }
     mem_free(path);
     return status;
 }

@@ -87,7 +87,7 @@ enum status rundir_control_read(const char *run, uint64_t *mark, bool *fresh,
  * ownership of the object. */
 enum status rundir_control_wish(const char *run, cJSON *wish, struct err *e);
 
-/* Asks the run to stop, reads and clears the wish. */
+/* Asks the run to stop, reads and clears the wishes: a cap that was set outlives the process. */
 enum status rundir_request_stop(const char *run, struct err *e);
 bool rundir_stop_requested(const char *run);
 enum status rundir_clear_control(const char *run, struct err *e);

@@ -25,6 +25,8 @@ static const struct http_route ROUTES[] = {
     {"POST", JOBS "/:id/cancel", api_jobs_cancel, BODY_JSON, false},
     {"POST", JOBS "/:id/pause", api_jobs_pause, BODY_JSON, false},
     {"POST", JOBS "/:id/resume", api_jobs_resume, BODY_JSON, false},
+    {"POST", JOBS "/:id/remedy", api_jobs_remedy, BODY_JSON, false},
+    {"POST", JOBS "/:id/cap", api_jobs_cap, BODY_JSON, false},
     {"GET", JOBS "/:id/events", api_jobs_events, BODY_NONE, false},
     {"GET", JOBS "/:id/checkpoints", api_jobs_checkpoints, BODY_NONE, false},
     {"GET", JOBS "/:id/stream", api_jobs_stream, BODY_NONE, false},

@@ -40,6 +40,10 @@ enum status api_jobs_pause(void *context, struct http_request *q, struct http_re
                            struct err *e);
 enum status api_jobs_resume(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
+enum status api_jobs_remedy(void *context, struct http_request *q, struct http_reply *r,
+                            struct err *e);
+enum status api_jobs_cap(void *context, struct http_request *q, struct http_reply *r,
+                         struct err *e);
 enum status api_jobs_events(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
 enum status api_jobs_checkpoints(void *context, struct http_request *q, struct http_reply *r,
@@ -101,6 +105,10 @@ enum status model_only(const struct app *app, char **id, struct err *e);
 
 /* The whole Job object. */
 enum status job_to_json(struct store *store, const struct job_row *job, cJSON **out, struct err *e);
+/* The question that a running job waits to be answered (its attention event); NULL: there is none.
+ * Caller frees with cJSON_Delete. */
+enum status job_attention(struct store *store, const struct job_row *job, cJSON **out,
+                          struct err *e);
 /* For sse_open: the data of one event. */
 enum status job_render_event(struct store *store, const char *job_id, const struct event_row *event,
                              struct str *out, struct err *e);

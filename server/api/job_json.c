@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/events.h"
+#include "server/run/follow.h"
 
 static void add_time(cJSON *object, const char *key, int64_t seconds) {
     if (seconds) {
@@ -29,11 +31,29 @@ static double seconds_left(const struct job_row *row) {
     return (double)(row->total_steps - row->step) * row->step_seconds;
 }
 
+static bool is_asking(const struct job_row *row) {
+    return str_equal(row->status, "running") && str_equal(row->phase, FOLLOW_PHASE_ATTENTION);
+}
+
+static void see_attention(const struct latest_row *row, void *context) {
+    cJSON **const out = context;
+    if (*out || strcmp(row->kind, event_kind_name(EVENT_ATTENTION)) != 0) return;
+    *out = api_parsed(row->data);
+}
+
+enum status job_attention(struct store *store, const struct job_row *job, cJSON **out,
+                          struct err *e) {
+    *out = NULL;
+    if (!is_asking(job)) return STATUS_OK;
+    return store_latest_scan(store, job->number, (struct latest_seer){see_attention, out}, e);
+}
+
 static enum status add_ours(struct store *store, cJSON *job, const struct job_row *row,
                             struct err *e) {
     cJSON *const ours = cJSON_AddObjectToObject(job, "plimsoll");
     const cJSON *const error = json_member(job, "error");
     const char *error_status = NULL;
+    cJSON *attention = NULL;
     if (cJSON_IsObject(error)) TRY(json_get_string(error, "code", &error_status, e));
     json_add_string(ours, "phase",
                     row->wish && strcmp(row->wish, "resume") ? "stopping" : row->phase);
@@ -44,6 +64,8 @@ static enum status add_ours(struct store *store, cJSON *job, const struct job_ro
     json_add_number(ours, "tokens_per_second", row->tokens_per_second);
     json_add_number(ours, "eta_seconds", seconds_left(row));
     cJSON_AddItemToObject(ours, "memory", api_parsed(row->memory));
+    TRY(job_attention(store, row, &attention, e));
+    cJSON_AddItemToObject(ours, "attention", attention ? attention : cJSON_CreateNull());
     cJSON_AddItemToObject(ours, "plan", api_parsed(row->plan));
     cJSON_AddItemToObject(ours, "spec", api_parsed(row->spec));
     add_time(ours, "started_at", row->started_at);
@@ -75,7 +97,9 @@ enum status job_to_json(struct store *store, const struct job_row *row, cJSON **
     json_add_string(job, "model", row->model);
     json_add_string(job, "fine_tuned_model", row->fine_tuned_model);
     json_add_string(job, "organization_id", "org-local");
-    json_add_string(job, "status", row->status);
+    /* It waits for a person, though its process is there. */
+    const bool asks = is_asking(row);
+    json_add_string(job, "status", asks ? "paused" : row->status);
     json_add_string(job, "training_file", row->training_file);
     cJSON *const files = cJSON_AddArrayToObject(job, "result_files");
     if (row->results_file) cJSON_AddItemToArray(files, cJSON_CreateString(row->results_file));

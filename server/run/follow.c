@@ -59,10 +59,9 @@ static enum status take_start(struct store *store, struct job_row *job, const cJ
 
 static enum status take_phase(struct store *store, struct job_row *job, const cJSON *event,
                               struct err *e) {
-    (void)store;
-    (void)e;
+    const bool asked = str_equal(job->phase, FOLLOW_PHASE_ATTENTION);
     row_text(&job->phase, get_text(event, "phase"));
-    return STATUS_OK;
+    return asked ? follow_state(store, job, e) : STATUS_OK;
 }
 
 /* How far it is stands where the phase stands, so that whoever shows phases shows it. */
@@ -114,6 +113,14 @@ static enum status take_latest(struct store *store, struct job_row *job, const c
     const enum status status = store_latest_put(store, job->number, &row, e);
     str_release(&text);
     return status;
+}
+
+/* The run waits, its process lives: only the phase says so. */
+static enum status take_attention(struct store *store, struct job_row *job, const cJSON *event,
+                                  struct err *e) {
+    row_text(&job->phase, FOLLOW_PHASE_ATTENTION);
+    TRY(take_latest(store, job, event, e));
+    return follow_state(store, job, e);
 }
 
 static enum status take_memory(struct store *store, struct job_row *job, const cJSON *event,
@@ -179,12 +186,19 @@ static enum status take_end(struct store *store, struct job_row *job, const cJSO
 typedef enum status take(struct store *store, struct job_row *job, const cJSON *event,
                          struct err *e);
 static take *const TAKERS[EVENT_KIND_COUNT] = {
-    [EVENT_START] = take_start,     [EVENT_PHASE] = take_phase,
-    [EVENT_STEP] = take_step,       [EVENT_MEMORY] = take_memory,
-    [EVENT_EVAL] = take_eval,       [EVENT_CHECKPOINT] = take_checkpoint,
-    [EVENT_SAMPLE] = take_sample,   [EVENT_ERROR] = take_end,
-    [EVENT_DONE] = take_end,        [EVENT_OOM] = take_latest,
-    [EVENT_HOLDINGS] = take_latest, [EVENT_PROGRESS] = take_progress,
+    [EVENT_START] = take_start,
+    [EVENT_PHASE] = take_phase,
+    [EVENT_STEP] = take_step,
+    [EVENT_MEMORY] = take_memory,
+    [EVENT_EVAL] = take_eval,
+    [EVENT_CHECKPOINT] = take_checkpoint,
+    [EVENT_SAMPLE] = take_sample,
+    [EVENT_ERROR] = take_end,
+    [EVENT_DONE] = take_end,
+    [EVENT_OOM] = take_latest,
+    [EVENT_HOLDINGS] = take_latest,
+    [EVENT_PROGRESS] = take_progress,
+    [EVENT_ATTENTION] = take_attention,
 };
 
 static enum status take_event(struct store *store, struct job_row *job, const cJSON *event,

@@ -24,6 +24,9 @@ enum status follow_batch(struct store *store, struct event_reader *reader, struc
 enum status follow_other(struct store *store, struct event_reader *reader, struct job_row *job,
                          int64_t rank, int64_t *count, struct err *e);
 
+/* The phase of a job whose run waits for an answer (event `attention`). */
+#define FOLLOW_PHASE_ATTENTION "needs attention"
+
 /* Adds the server's own message to the job's events. level: info | warn | error. */
 enum status follow_say(struct store *store, struct job_row *job, const char *level,
                        const char *message, struct err *e);

@@ -108,8 +108,44 @@ static void test_rundir_stop_isAskedAndCleared(void **state) {
     scratch_free(run);
 }
 
+static void test_rundir_control_isDoneOnceOrHolds(void **state) {
+    (void)state;
+    char *run = scratch_new();
+    struct err e = {0};
+    struct run_control control;
+    uint64_t mark = 0;
+    bool fresh = true;
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_false(fresh || control.stop || control.has_cap || control.remedy[0]);
+    cJSON *wish = cJSON_Parse("{\"cap\":\"90%\",\"undo\":\"micro_batch\"}");
+    assert_int_equal(rundir_control_wish(run, wish, &e), STATUS_OK);
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_true(fresh && control.has_cap && control.cap.share == 0.9);
+    assert_string_equal(control.undo, "micro_batch");
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_false(fresh);
+    wish = cJSON_Parse("{\"remedy\":{\"name\":\"loss_chunk\",\"accept\":false}}");
+    assert_int_equal(rundir_control_wish(run, wish, &e), STATUS_OK);
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_true(fresh && control.has_cap && !control.accept && !control.undo[0]);
+    assert_string_equal(control.remedy, "loss_chunk");
+    assert_int_equal(rundir_request_stop(run, &e), STATUS_OK);
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_true(control.stop && control.has_cap && !control.remedy[0]);
+    assert_int_equal(rundir_clear_control(run, &e), STATUS_OK);
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_OK);
+    assert_true(control.has_cap && !control.stop);
+    char *path = rundir_control(run);
+    assert_int_equal(file_write_atomic(path, "{\"cap\":-1}", 10, &e), STATUS_OK);
+    assert_int_equal(rundir_control_read(run, &mark, &fresh, &control, &e), STATUS_INVALID);
+    assert_true(fresh && !control.has_cap && strstr(e.text, "control.json"));
+    mem_free(path);
+    scratch_free(run);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rundir_control_isDoneOnceOrHolds),
         cmocka_unit_test(test_rundir_checkpointNames_haveOneSpelling),
         cmocka_unit_test(test_rundir_claim_isExclusiveAndEndsWithTheProcess),
         cmocka_unit_test(test_rundir_identity_refusesNonsense),
