@@ -14,19 +14,34 @@
 
 enum { PROC_FILE_MAX = 1 << 16 };
 
-/* The number that follows `key`, or the file's first number for key "". */
-static bool read_number(const char *path, const char *key, int64_t *out) {
+/* The number that follows `key`, or the first of the text for key "". */
+static bool number_after(const char *text, const char *key, int64_t *out) {
+    const char *at = strstr(text, key);
+    if (!at) return false;
+    at += strlen(key);
+    at += strspn(at, " \t");
+    char *digits = mem_strndup(at, strspn(at, "0123456789"));
+    const bool found = *digits && str_to_i64(digits, key, out, NULL) == STATUS_OK;
+    mem_free(digits);
+    return found;
+}
+
+static bool read_number(const char *path, int64_t *out) {
     struct str text = {0};
     struct err ignored = {0};
-    bool found = false;
-    if (file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK) {
-        const char *at = strstr(str_text(&text), key);
-        at = at ? at + strlen(key) : "";
-        at += strspn(at, " \t");
-        char *digits = mem_strndup(at, strspn(at, "0123456789"));
-        found = *digits && str_to_i64(digits, path, out, &ignored) == STATUS_OK;
-        mem_free(digits);
-    }
+    const bool found = file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK &&
+                       number_after(str_text(&text), "", out);
+    str_release(&text);
+    return found;
+}
+
+/* Both numbers from one reading: the system gathers the whole file each time. */
+static bool read_meminfo(int64_t *total, int64_t *available) {
+    struct str text = {0};
+    struct err ignored = {0};
+    const bool found = file_read("/proc/meminfo", PROC_FILE_MAX, &text, &ignored) == STATUS_OK &&
+                       number_after(str_text(&text), "MemTotal:", total) &&
+                       number_after(str_text(&text), "MemAvailable:", available);
     str_release(&text);
     return found;
 }
@@ -34,12 +49,10 @@ static bool read_number(const char *path, const char *key, int64_t *out) {
 struct host_memory host_memory(void) {
     struct host_memory m = {-1, -1};
     int64_t total = 0, available = 0, limit = 0, used = 0;
-    if (!read_number("/proc/meminfo", "MemTotal:", &total) ||
-        !read_number("/proc/meminfo", "MemAvailable:", &available))
-        return m;
+    if (!read_meminfo(&total, &available)) return m;
     m = (struct host_memory){total * 1024, available * 1024};
-    if (read_number("/sys/fs/cgroup/memory.max", "", &limit) && limit < m.total &&
-        read_number("/sys/fs/cgroup/memory.current", "", &used)) {
+    if (read_number("/sys/fs/cgroup/memory.max", &limit) && limit < m.total &&
+        read_number("/sys/fs/cgroup/memory.current", &used)) {
         const int64_t left = limit > used ? limit - used : 0;
         m = (struct host_memory){limit, left < m.available ? left : m.available};
     }

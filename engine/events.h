@@ -16,14 +16,14 @@
  *   memory      step, phase, allocated, reserved, peak, step_peak, largest_free_block,
  *               fragmentation (0..1: what lies outside the largest free block, of all that is
  *               free), capacity, cap, device_used, device_total, overhead (ours outside the arena),
- *               others (anybody else's), host_used, host_pinned, host_total (bytes; null: unknown),
- *               categories{weights, adapters, gradients, optimizer, activations, workspace,
- *               communication, staging} at `peak`, step_categories{} at `step_peak`,
- *               categories_now{}, phases{load: {peak, categories{}}, ...}, allocator{counters of
- *               engine/memory/arena.h}. On the CPU the device is the host's memory.
+ *               communication_outside (NCCL's part of it), others (anybody else's), host_used,
+ *               host_pinned, host_total (bytes; null: unknown), categories{weights, adapters,
+ *               gradients, optimizer, activations, workspace, communication, staging} at `peak`,
+ *               step_categories{} at `step_peak`, categories_now{}, phases{load: {peak,
+ *               categories{}}, ...}, allocator{counters of engine/memory/arena.h}. On the CPU the
+ *               device is the host's memory.
  *   holdings    step, groups[] {name: embedding | attention | mlp | norms | head | adapters,
- *               parameters, trained, weights, gradients, master, optimizer: dtype or null,
- *               bytes{the same four}}: after loading and after a remedy
+ *               parameters, trained, weights, gradients, master, optimizer: dtype or null, bytes{}}
  *   eval        step, loss, mean_token_accuracy, trained_tokens, seconds
  *   checkpoint  step, path (relative to the run directory)
  *   sample      step, prompt, text

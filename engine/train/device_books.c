@@ -5,7 +5,6 @@
 
 #include <string.h>
 
-#include "base/host.h"
 #include "base/str.h"
 #include "engine/train/session.h"
 #include "kernels/cards.h"
@@ -15,7 +14,7 @@
 enum { OVERHEAD_LOOKS = 4 };
 
 void device_books_begin(struct device_books *books, const char *device) {
-    *books = (struct device_books){0};
+    *books = (struct device_books){.begun = true};
     if (!str_starts_with(device, "cuda:")) return;
     struct device_cards cards;
     device_cards_find(&cards);
@@ -31,44 +30,59 @@ static int64_t at_least_zero(int64_t bytes) {
     return bytes > 0 ? bytes : 0;
 }
 
-/* A null device has neither overhead nor others. */
-static struct device_view look_at_host(const struct session *s, const struct arena_stats *stats) {
+/* A null device has neither overhead nor others. On a CPU the device is the host. */
+static void look_at_host(const struct session *s, const struct arena_stats *stats,
+                         struct device_view *view) {
     const int64_t pretended = arena_pretended_others(s->arena);
-    if (!s->device->computes)
-        return (struct device_view){stats->reserved, s->device->total_bytes, 0, 0};
-    const struct host_memory host = host_memory();
-    const int64_t mine = host_resident();
-    if (host.total < 0 || mine < 0) return (struct device_view){-1, s->device->total_bytes, -1, -1};
-    struct device_view view = {.used = host.total - host.available,
-                               .total = host.total,
-                               .overhead = at_least_zero(mine - stats->reserved)};
-    view.others = at_least_zero(view.used - mine);
-    if (pretended < 0) return view;
-    /* A test says who else is there, on a device that is as large as the capacity. */
-    return (struct device_view){
-        .used = stats->reserved + pretended, .total = stats->capacity, .others = pretended};
+    view->total = s->device->total_bytes;
+    if (!s->device->computes) {
+        view->used = stats->reserved;
+        view->overhead = view->others = 0;
+    } else if (pretended >= 0) {
+        /* A test says who else is there, on a device that is as large as the capacity. */
+        view->used = stats->reserved + pretended;
+        view->total = stats->capacity;
+        view->overhead = 0;
+        view->others = pretended;
+    } else if (view->host.total >= 0 && view->resident >= 0) {
+        view->used = view->host.total - view->host.available;
+        view->total = view->host.total;
+        view->overhead = at_least_zero(view->resident - stats->reserved);
+        view->others = at_least_zero(view->used - view->resident);
+    }
 }
 
-enum status device_books_look(struct device_books *books, const struct session *s,
-                              struct device_view *out, struct err *e) {
-    struct arena_stats stats;
-    arena_get_stats(s->arena, &stats);
-    if (s->device->kind != DEVICE_CUDA || !s->device->computes) {
-        *out = look_at_host(s, &stats);
-        return STATUS_OK;
-    }
+static enum status look_at_card(const struct session *s, const struct arena_stats *stats,
+                                struct device_view *view, struct err *e) {
+    struct device_books *const books = s->books;
     struct device_memory memory = {0};
     TRY(device_memory(s->device, &memory, e));
-    const int64_t used = memory.total - memory.free;
-    const int64_t ours = stats.reserved + s->graphs.bytes;
-    *out = (struct device_view){.used = used, .total = memory.total, .overhead = -1, .others = -1};
-    if (!books->before_known) return STATUS_OK;
+    const int64_t ours = stats->reserved + s->graphs.bytes;
+    view->used = memory.total - memory.free;
+    view->total = memory.total;
+    view->communication = s->comm ? s->comm->peers_bytes : 0;
+    if (!books || !books->before_known) return STATUS_OK;
     if (books->looks < OVERHEAD_LOOKS) {
-        const int64_t beside = at_least_zero(used - ours - books->before);
+        const int64_t beside = at_least_zero(view->used - ours - books->before);
         if (beside > books->overhead) books->overhead = beside;
         books->looks++;
     }
-    out->overhead = books->overhead + s->graphs.bytes;
-    out->others = at_least_zero(used - ours - books->overhead);
+    view->overhead = books->overhead + s->graphs.bytes;
+    view->others = at_least_zero(view->used - ours - books->overhead);
+    return STATUS_OK;
+}
+
+enum status device_books_look(const struct session *s, struct device_view *out, struct err *e) {
+    struct arena_stats stats;
+    arena_get_stats(s->arena, &stats);
+    *out = (struct device_view){.used = -1,
+                                .total = -1,
+                                .overhead = -1,
+                                .others = -1,
+                                .host = host_memory(),
+                                .resident = host_resident()};
+    if (s->device->kind == DEVICE_CUDA && s->device->computes)
+        return look_at_card(s, &stats, out, e);
+    look_at_host(s, &stats, out);
     return STATUS_OK;
 }

@@ -11,13 +11,14 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/host.h"
 
 struct session;
 
 /* Zeroed: nothing is known. */
 struct device_books {
     int64_t before; /* used on the device before we opened it */
-    bool before_known;
+    bool begun, before_known;
     int64_t looks;    /* so far */
     int64_t overhead; /* outside arena and graphs, as last measured; see OVERHEAD_LOOKS */
 };
@@ -25,13 +26,15 @@ struct device_books {
 /* Bytes; -1 where unknown. */
 struct device_view {
     int64_t used, total, overhead, others;
+    int64_t communication;   /* the part of overhead that NCCL took */
+    struct host_memory host; /* and the host's, which is read anyway */
+    int64_t resident;        /* of this process */
 };
 
 /* Before the device "cuda:N" is opened; on others it does nothing. */
 void device_books_begin(struct device_books *books, const char *device);
-/* On the CPU the device is the host's memory and the overhead what the process has beside the
- * arena. STATUS_DEVICE if the device does not answer. */
-enum status device_books_look(struct device_books *books, const struct session *s,
-                              struct device_view *out, struct err *e);
+/* What the books of a session say now. On the CPU the device is the host's memory and the overhead
+ * what the process has beside the arena. STATUS_DEVICE if the device does not answer. */
+enum status device_books_look(const struct session *s, struct device_view *out, struct err *e);
 
 #endif

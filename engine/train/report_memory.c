@@ -4,7 +4,6 @@
 #include "engine/train/report.h"
 
 #include "base/file.h"
-#include "base/host.h"
 #include "engine/train/holdings.h"
 #include "kernels/cards.h"
 
@@ -83,6 +82,7 @@ static void add_device(cJSON *json, const struct device_view *view) {
     add_known(json, "device_used", view->used);
     add_known(json, "device_total", view->total);
     add_known(json, "overhead", view->overhead);
+    json_add_i64(json, "communication_outside", view->communication);
     add_known(json, "others", view->others);
 }
 
@@ -90,7 +90,7 @@ enum status report_memory(struct event_log *log, struct session *s, const struct
                           struct err *e) {
     struct arena_stats stats;
     struct device_view view;
-    TRY(device_books_look(&s->books, s, &view, e));
+    TRY(device_books_look(s, &view, e));
     arena_get_stats(s->arena, &stats);
     cJSON *const fields = cJSON_CreateObject();
     json_add_i64(fields, "step", r->step);
@@ -99,9 +99,9 @@ enum status report_memory(struct event_log *log, struct session *s, const struct
     add_known(fields, "cap", r->cap > 0 ? r->cap : -1);
     add_device(fields, &view);
     add_allocator(fields, &stats);
-    add_known(fields, "host_used", host_resident());
+    add_known(fields, "host_used", view.resident);
     json_add_i64(fields, "host_pinned", s->space.host_bytes);
-    add_known(fields, "host_total", host_memory().total);
+    add_known(fields, "host_total", view.host.total);
     add_phases(fields, &stats);
     arena_begin_window(s->arena);
     return event_write(log, EVENT_MEMORY, fields, e);
@@ -120,10 +120,9 @@ enum status report_holdings(struct event_log *log, const struct session *s, int6
 static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct session *s,
                                                    const struct oom_report *r) {
     struct diagnosis_report d = diagnosis_unknown();
-    struct device_view view = {-1, -1, -1, -1};
+    struct device_view view;
     struct err ignored = {0};
-    const struct host_memory host = host_memory();
-    (void)device_books_look(&s->books, s, &view, &ignored);
+    (void)device_books_look(s, &view, &ignored); /* what it cannot tell stays unknown */
     d.shortage = *arena_last_shortage(s->arena);
     d.reservation = d.shortage.reservation;
     d.rank = log->rank;
@@ -135,8 +134,8 @@ static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct
     d.cap = r->cap > 0 ? r->cap : -1;
     d.ranks = r->ranks;
     d.rank_count = r->rank_count;
-    d.host_total = host.total;
-    d.host_available = host.available;
+    d.host_total = view.host.total;
+    d.host_available = view.host.available;
     d.foreign = r->failure ? r->failure->text : NULL;
     if (file_free_space(SHM_FOLDER, &d.shm_total, &ignored) != STATUS_OK) d.shm_total = -1;
     if (s->device->kind == DEVICE_CUDA) {

@@ -35,6 +35,7 @@ struct run {
     struct layout layout; /* in use, and its plan */
     struct plan plan;
     struct recovery recovery;
+    struct device_books books; /* as long as the process: sessions come and go */
     struct session session;
     struct weights_report weights; /* what the model files hold beyond the model */
     struct trainer_state state;

@@ -75,7 +75,9 @@ enum status run_open_session(struct run *r, struct err *e) {
     const struct session_place place = {.device = r->rehearses ? planned : device,
                                         .cap = r->spec.memory.cap,
                                         .train = true,
-                                        .comm = r->comm};
+                                        .comm = r->comm,
+                                        .books = &r->books};
+    if (!r->books.begun) device_books_begin(&r->books, place.device);
     r->options.optimizer.offloading = r->layout.optimizer_offloading;
     r->options.optimizer.zero_stage = r->layout.zero_stage;
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));

@@ -156,7 +156,7 @@ enum status session_open(struct session *s, const struct session_place *place,
                          struct err *e) {
     *s = (struct session){0};
     int64_t capacity = 0;
-    if (place->train) device_books_begin(&s->books, place->device);
+    s->books = place->books;
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (s->device->computes) start_trace("device open");
     TRY(open_comm(s, place->comm, options->rank, options->world, e));

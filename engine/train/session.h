@@ -17,10 +17,10 @@ struct session {
     struct tensor_space space;
     struct model model;
     struct optimizer optimizer; /* zeroed when the session does not train */
-    struct device_books books;
-    struct graphs graphs; /* of step_train; off where the device or the spec has none */
-    struct comm *comm;    /* the other ranks */
-    bool comm_owned;      /* it is a planned one, and the session's */
+    struct device_books *books; /* borrowed; NULL: nobody asks */
+    struct graphs graphs;       /* of step_train; off where the device or the spec has none */
+    struct comm *comm;          /* the other ranks */
+    bool comm_owned;            /* it is a planned one, and the session's */
 };
 
 /* How a spec wants the model: adapter or full, dtypes, targets. With spec->adapter_name_or_path,
@@ -58,7 +58,9 @@ struct session_place {
     struct spec_cap cap;
     bool train;
     struct comm *comm; /* borrowed; NULL: nobody is there, as for a plan (comm_open_planned) */
-    bool lora_tails;   /* adapters ride in tails even where the device does not ask for it: tests */
+    struct device_books *books; /* borrowed while the session is open, or NULL: who looks at them
+                                 * began them before the device was opened for the first time */
+    bool lora_tails; /* adapters ride in tails even where the device does not ask for it: tests */
 };
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
