@@ -14,13 +14,14 @@
 #include "base/str.h"
 
 /* Rows from here on count as long: the inputs of checkpointed layers are then gigabytes. */
-enum { LONG_TOKENS = 8192, SHORTEST_TOKENS = 256 };
+enum { LONG_TOKENS = 8192, SHORTEST_TOKENS = 256, RANKS_MAX = 64 };
 
 static const char *const NAMES[ADVICE_KIND_COUNT] = {
     [ADVICE_PLAIN] = "plain",
     [ADVICE_BF16] = "bf16",
     [ADVICE_LORA] = "lora",
     [ADVICE_STOCHASTIC_ROUNDING] = "stochastic_rounding",
+    [ADVICE_ZERO] = "zero",
     [ADVICE_CHECKPOINTING] = "checkpointing",
     [ADVICE_MICRO_BATCH] = "micro_batch",
     [ADVICE_OFFLOADING] = "offloading",
@@ -34,11 +35,24 @@ const char *advice_name(enum advice_kind kind) {
     return NAMES[kind];
 }
 
+/* The least number of cards, a power of two, with which the optimizer's states divided evenly leave
+ * room for the rest; 0: none. Only which number to plan with. */
+static int64_t ranks_for_zero(const struct advice_facts *f) {
+    const int64_t rest = f->weights + f->states - f->optimizer;
+    if (f->zero_stage > 0 || rest >= f->capacity) return 0;
+    int64_t ranks = f->ranks > 1 ? f->ranks : 2;
+    while (ranks < RANKS_MAX && rest + f->optimizer / ranks >= f->capacity) {
+        ranks *= 2;
+    }
+    return ranks;
+}
+
 /* For weights or states: what makes them smaller, then what spreads them. */
 static int choose_for_states(const struct advice_facts *f, enum advice_kind *out) {
     int count = 0;
     if (f->full) out[count++] = ADVICE_LORA;
     if (f->full && f->gpu && !f->wide && !f->rounding) out[count++] = ADVICE_STOCHASTIC_ROUNDING;
+    if (ranks_for_zero(f) > 0) out[count++] = ADVICE_ZERO;
     if (!f->full && f->weights > f->capacity) out[count++] = ADVICE_NF4;
     out[count++] = ADVICE_SHARD;
     return count;
@@ -71,6 +85,12 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
     case ADVICE_BF16: json_add_bool(keys, "bf16", true); return keys;
     case ADVICE_LORA: json_add_string(keys, "finetuning_type", "lora"); return keys;
     case ADVICE_STOCHASTIC_ROUNDING: json_add_bool(keys, "stochastic_rounding", true); return keys;
+    case ADVICE_ZERO: {
+        cJSON *const parallel = cJSON_AddObjectToObject(keys, "parallel");
+        json_add_i64(parallel, "ranks", ranks_for_zero(f));
+        json_add_i64(parallel, "zero_stage", 1);
+        return keys;
+    }
     case ADVICE_CHECKPOINTING: json_add_bool(keys, "gradient_checkpointing", true); return keys;
     case ADVICE_OFFLOADING:
         json_add_bool(keys, "gradient_checkpointing", true);
@@ -106,6 +126,11 @@ char *advice_sentence(enum advice_kind kind, const struct advice_facts *f) {
                           str_bytes(f->states, a));
     case ADVICE_STOCHASTIC_ROUNDING:
         return mem_strdup("Round updates at random and keep no float32 copies of the weights.");
+    case ADVICE_ZERO:
+        return str_format("The optimizer's states take %s. Divide them among %lld cards; a step "
+                          "then has that many times the rows, unless "
+                          "gradient_accumulation_steps is lowered.",
+                          str_bytes(f->optimizer, a), (long long)ranks_for_zero(f));
     case ADVICE_CHECKPOINTING:
         return mem_strdup("Compute activations again in backward instead of keeping them.");
     case ADVICE_MICRO_BATCH:
@@ -121,7 +146,7 @@ char *advice_sentence(enum advice_kind kind, const struct advice_facts *f) {
                           str_bytes(f->weights, a));
     case ADVICE_SHARD:
         return str_format("Weights and states take %s of %s: spread over at least %lld cards they "
-                          "would fit; this version does not shard them.",
+                          "would fit; this version divides the optimizer's states only.",
                           str_bytes(still, a), str_bytes(f->capacity, b),
                           (long long)((still + f->capacity - 1) / f->capacity));
     case ADVICE_KIND_COUNT: break;

@@ -16,6 +16,7 @@ enum advice_kind {
     ADVICE_BF16,
     ADVICE_LORA,
     ADVICE_STOCHASTIC_ROUNDING, /* full training without float32 copies */
+    ADVICE_ZERO,                /* several cards that divide the optimizer's states */
     ADVICE_CHECKPOINTING,
     ADVICE_MICRO_BATCH,
     ADVICE_OFFLOADING, /* of activations */
@@ -25,14 +26,16 @@ enum advice_kind {
     ADVICE_KIND_COUNT
 };
 /* "plain", "bf16", "lora", "stochastic_rounding", "checkpointing", "micro_batch", "offloading",
- * "shorter", "nf4", "shard". */
+ * "zero", "shorter", "nf4", "shard". */
 const char *advice_name(enum advice_kind kind);
 
 /* Of a plan and of what it was made for, in bytes of one device. */
 struct advice_facts {
     int64_t capacity, need;
-    int64_t weights;            /* base weights, in the type that forward reads */
-    int64_t states;             /* gradients, float32 copies, optimizer, adapters */
+    int64_t weights;   /* base weights, in the type that forward reads */
+    int64_t states;    /* gradients, float32 copies, optimizer, adapters */
+    int64_t optimizer; /* of the states */
+    int64_t ranks, zero_stage;
     int64_t longest;            /* tokens of a row */
     int64_t rows, accumulation; /* of a micro-batch; micro-batches of a step */
     bool full, wide;            /* every weight is trained; weights are float32 */

@@ -36,6 +36,8 @@ static cJSON *keys_of(const struct layout *l, const struct plan_request *r) {
         add_checkpointing(set, l, r->config->layers);
     if (l->activation_offloading != asked.activation_offloading)
         json_add_bool(set, "activation_offloading", l->activation_offloading);
+    if (l->optimizer_offloading != asked.optimizer_offloading)
+        json_add_bool(set, "optimizer_offloading", l->optimizer_offloading);
     return set;
 }
 
@@ -64,6 +66,9 @@ static struct advice_facts facts_of(const struct plan *plan, const struct plan_r
         .capacity = capacity,
         .need = plan_need(plan),
         .weights = held[CATEGORY_WEIGHTS],
+        .optimizer = held[CATEGORY_OPTIMIZER],
+        .ranks = r->spec->parallel.ranks,
+        .zero_stage = layout.zero_stage,
         .states = held[CATEGORY_ADAPTERS] + held[CATEGORY_GRADIENTS] + held[CATEGORY_OPTIMIZER],
         .longest = r->spec->data.max_length,
         .rows = layout.micro_rows,
@@ -144,6 +149,7 @@ static struct layout smallest(const struct plan_request *r, const struct layout 
     if (l.loss_chunk_rows > SMALL_CHUNK) l.loss_chunk_rows = SMALL_CHUNK;
     l.checkpointed_layers = r->config->layers;
     l.activation_offloading = str_starts_with(r->spec->device, "cuda");
+    l.optimizer_offloading = l.zero_stage == 0;
     return l;
 }
 
