@@ -110,8 +110,16 @@ static const struct spec_key KEYS[] = {
     KEY_FLOAT("data.max_rows_dropped_message", data.max_rows_dropped_message, "0", 0, ROWS_MAX,
               "Rows of which the chat template leaves out a message that are trained all the same "
               "before the run is refused: below 1 a share of the rows, else a number."),
-    KEY_INT("per_device_train_batch_size", per_device_train_batch_size, "4", 1, 65536,
-            "Rows that one device trains at a time."),
+    {.path = "per_device_train_batch_size",
+     .type = SPEC_INT,
+     .offset = AT(per_device_train_batch_size),
+     .preset = "4",
+     .min = 1,
+     .max = 65536,
+     .choices = "auto",
+     .help = "Rows that one device trains at a time; auto: as many as fit. A step then has "
+             "gradient_accumulation_steps rows on each device, or, where that is 1, the rows that "
+             "fit, at most 64."},
     KEY_INT("per_device_eval_batch_size", per_device_eval_batch_size, "4", 1, 65536,
             "Rows that one device evaluates at a time."),
     KEY_INT("gradient_accumulation_steps", gradient_accumulation_steps, "1", 1, 65536,
@@ -260,7 +268,14 @@ static enum status number_in_bounds(const struct spec_key *key, double value, st
 static enum status set_number(const struct spec_key *key, void *at, const cJSON *value,
                               struct err *e) {
     const bool whole = key->type == SPEC_INT;
-    const char *const expected = whole ? "a whole number" : "a number";
+    const char *const expected = !whole         ? "a number"
+                                 : key->choices ? "a whole number or \"auto\""
+                                                : "a whole number";
+    if (whole && key->choices && cJSON_IsString(value) &&
+        strcmp(value->valuestring, key->choices) == 0) {
+        *(int64_t *)at = SPEC_AUTO;
+        return STATUS_OK;
+    }
     if (!cJSON_IsNumber(value) || !isfinite(value->valuedouble)) {
         return wrong_type(key, expected, e);
     }
@@ -464,6 +479,15 @@ enum status spec_load(struct spec *spec, const char *path, struct err *e) {
     cJSON_Delete(object);
     if (status != STATUS_OK) return err_prefix(e, "%s", path);
     return spec->created_at ? STATUS_OK : file_modified(path, &spec->created_at, e);
+}
+
+int64_t spec_train_rows(const struct spec *spec) {
+    const int64_t rows = spec->per_device_train_batch_size;
+    return rows == SPEC_AUTO ? 1 : rows;
+}
+
+int64_t spec_step_rows(const struct spec *spec) {
+    return spec_train_rows(spec) * spec->gradient_accumulation_steps;
 }
 
 void spec_release(struct spec *spec) {

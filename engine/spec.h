@@ -97,6 +97,13 @@ struct spec {
     } memory;
 };
 
+/* per_device_train_batch_size "auto", until it is known how much fits (engine/train/auto_batch.h):
+ * then the rows of a step are gradient_accumulation_steps. */
+enum { SPEC_AUTO = 0 };
+/* Rows of a micro-batch as far as they are known, 1 for "auto"; and of a step on one device. */
+int64_t spec_train_rows(const struct spec *spec);
+int64_t spec_step_rows(const struct spec *spec);
+
 /* One key of the spec. `path` uses a dot for nested objects ("data.max_length"). */
 struct spec_key {
     const char *path;
@@ -104,7 +111,7 @@ struct spec_key {
     uint32_t offset;    /* in struct spec */
     const char *preset; /* default as JSON text, e.g. "16", "\"cosine\"", "[]"; "null" for absent */
     double min, max;    /* for numbers, both inclusive */
-    const char *choices; /* "a|b|c" for SPEC_CHOICE */
+    const char *choices; /* "a|b|c" for SPEC_CHOICE; for SPEC_INT a word that stands for SPEC_AUTO */
     const char *help;    /* one sentence, with unit */
 };
 const struct spec_key *spec_keys(int64_t *count);

@@ -19,6 +19,9 @@ static cJSON *value_to_json(const struct spec *spec, const struct spec_key *key)
     switch (key->type) {
     case SPEC_BOOL: return cJSON_CreateBool(*(const bool *)at);
     case SPEC_INT:
+        if (key->choices && *(const int64_t *)at == SPEC_AUTO)
+            return cJSON_CreateString(key->choices);
+        return cJSON_CreateNumber((double)*(const int64_t *)at);
     case SPEC_BYTES: return cJSON_CreateNumber((double)*(const int64_t *)at);
     case SPEC_CAP: return spec_cap_to_json(at);
     case SPEC_FLOAT: return cJSON_CreateNumber(*(const double *)at);

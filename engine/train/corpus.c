@@ -31,8 +31,8 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
         o.global_rows = o.micro_rows * o.world;
         return o;
     }
-    o.micro_rows = spec->per_device_train_batch_size;
-    o.global_rows = o.micro_rows * spec->gradient_accumulation_steps * o.world;
+    o.micro_rows = spec_train_rows(spec);
+    o.global_rows = spec_step_rows(spec) * o.world;
     o.shuffle = spec->data.shuffle;
     const bool rows = str_equal(spec->data.packing_strategy, "rows");
     o.strategy = rows ? BATCH_OF_ROWS : BATCH_OF_SAMPLES;
@@ -164,6 +164,13 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
     *c = (struct corpus){.has_eval = spec->data.eval_files.count > 0};
     TRY(corpus_open_spec_text(spec, &c->tokenizer, &c->chat_template, e));
     TRY(load_all(c, spec, config, watch, e));
+    return corpus_cut(c, spec, config, e);
+}
+
+enum status corpus_cut(struct corpus *c, const struct spec *spec,
+                       const struct model_config *config, struct err *e) {
+    batcher_close(&c->batcher);
+    batcher_close(&c->eval_batcher);
     c->train_options = corpus_batch_options(spec, padding_id(config), false);
     c->eval_options = corpus_batch_options(spec, padding_id(config), true);
     TRY(batcher_open(&c->batcher, &c->train, &c->train_options, e));

@@ -303,8 +303,8 @@ static int32_t *epoch_lengths(const struct data_reader *reader, const struct rep
 /* The share of computed tokens that are rows' own when the samples of each step are dealt longest
  * first into micro-batches, each padded to its longest (engine/text/batch.c). */
 static double padded_fill(const struct data_reader *reader, const struct report *r) {
-    const int64_t micro_rows = reader->spec.per_device_train_batch_size;
-    const int64_t step_rows = micro_rows * reader->spec.gradient_accumulation_steps;
+    const int64_t micro_rows = spec_train_rows(&reader->spec);
+    const int64_t step_rows = spec_step_rows(&reader->spec);
     const int64_t samples = (int64_t)r->kept;
     int32_t *const lengths = epoch_lengths(reader, r);
     double computed = 0, own = 0;

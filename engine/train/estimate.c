@@ -60,7 +60,9 @@ static bool find_card(const char *device, struct device_card *out, char *missing
 static void use_gpu(struct estimate_place *p, const struct spec *spec, enum precision precision) {
     struct device_card gpu;
     struct err ignored = {0};
-    const bool here = find_card(spec->device, &gpu, p->missing, sizeof p->missing);
+    char name[SPEC_DEVICE_MAX];
+    spec_device_of(spec, 0, name);
+    const bool here = find_card(name, &gpu, p->missing, sizeof p->missing);
     p->capacity = spec->memory.cap.bytes;
     if (p->capacity) p->from = "memory.cap";
     if (!here) return;

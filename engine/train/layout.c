@@ -7,7 +7,7 @@
 struct layout layout_of_spec(const struct spec *spec, const struct model_config *config) {
     const int64_t wanted = spec->gradient_checkpointing_layers;
     const bool all = wanted == 0 || wanted > config->layers;
-    return (struct layout){.micro_rows = spec->per_device_train_batch_size,
+    return (struct layout){.micro_rows = spec_train_rows(spec),
                            .loss_chunk_rows = spec->loss_chunk_rows,
                            .checkpointed_layers = !spec->gradient_checkpointing ? 0
                                                   : all                         ? config->layers

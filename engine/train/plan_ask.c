@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/model/catalog.h"
+#include "engine/train/auto_batch.h"
 #include "engine/train/corpus_report.h"
 #include "engine/train/estimate.h"
 #include "engine/train/measure.h"
@@ -59,6 +60,7 @@ static enum status read_args(struct question *q, char **args, struct err *e) {
 /* The same as for a run: every refusal included. */
 static enum status read_job(struct question *q, struct err *e) {
     struct run *const r = q->run;
+    r->folder = q->folder;
     TRY(event_log_open(&r->log, q->folder, 0, e));
     TRY(run_read_spec(r, q->spec_path, e));
     TRY(run_read_corpus(r, e));
@@ -114,6 +116,20 @@ static bool has_tokenizer(const struct question *q) {
     return there;
 }
 
+/* "auto" becomes a number; that of a job is kept, so that it stays the same. */
+static enum status find_batch(struct question *q, const struct plan_subject *subject,
+                              struct err *e) {
+    struct run *const r = q->run;
+    if (r->spec.per_device_train_batch_size != SPEC_AUTO) return STATUS_OK;
+    if (q->place.capacity <= 0) {
+        return err_set_param(e, STATUS_INVALID, "per_device_train_batch_size",
+                             "per_device_train_batch_size auto needs to know the memory: %s",
+                             q->place.missing);
+    }
+    TRY(auto_batch_find(&r->spec, &r->layout, subject, q->place.capacity, e));
+    return q->folder ? auto_batch_keep(&r->spec, q->folder, e) : STATUS_OK;
+}
+
 static enum status plan_all(struct question *q, struct err *e) {
     struct run *const r = q->run;
     const struct plan_subject subject = {.spec = &r->spec,
@@ -121,6 +137,7 @@ static enum status plan_all(struct question *q, struct err *e) {
                                          .options = &r->options,
                                          .layout = &r->layout,
                                          .corpus = q->has_corpus ? &r->corpus : NULL};
+    TRY(find_batch(q, &subject, e));
     return plan_ranks_make(q->plans, &subject, e);
 }
 
@@ -211,9 +228,9 @@ enum status plan_ask(char **args, cJSON **out, struct err *e) {
     enum status status = STATUS_OK;
     GUARD(read_args(&q, args, e));
     GUARD(q.folder ? read_job(&q, e) : read_question(&q, e));
-    GUARD(plan_all(&q, e));
     if (q.measure) GUARD(measure_here(&q, e));
     GUARD(find_place(&q, e));
+    GUARD(plan_all(&q, e));
     GUARD(answer(&q, out, e));
 done:
     mem_free(q.plans);

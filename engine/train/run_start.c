@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/start_trace.h"
 #include "engine/rundir.h"
+#include "engine/train/auto_batch.h"
 #include "engine/train/corpus_report.h"
 #include "engine/train/run_parts.h"
 
@@ -26,6 +27,9 @@ static enum status check_weights(const struct spec *spec, const struct model_con
 enum status run_read_spec(struct run *r, const char *spec_path, struct err *e) {
     TRY(spec_load(&r->spec, spec_path, e));
     FAIL_IF(!r->spec.model, STATUS_INVALID, "model: the spec names no model folder");
+    bool found = false;
+    if (r->spec.per_device_train_batch_size == SPEC_AUTO)
+        TRY(auto_batch_recall(&r->spec, r->folder, &found, e));
     TRY(model_config_load(&r->config, r->spec.model, e));
     TRY(session_options_read(&r->options, &r->spec, e));
     r->layout = layout_of_spec(&r->spec, &r->config);
@@ -197,6 +201,12 @@ enum status run_prepare(struct run *r, struct err *e) {
     if (status == STATUS_OK) status = run_read_spec(r, path, e);
     mem_free(path);
     TRY(status);
+    if (r->spec.per_device_train_batch_size == SPEC_AUTO) {
+        return err_set_param(e, STATUS_INVALID, "per_device_train_batch_size",
+                             "per_device_train_batch_size auto is decided by the plan: run "
+                             "plimsoll-engine plan %s/spec.json %s first",
+                             r->folder, r->folder);
+    }
     start_trace("spec read");
     TRY(run_join(r, e));
     TRY(fill_session(r, e));

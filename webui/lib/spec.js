@@ -125,6 +125,9 @@ export function parseField(key, field) {
     if (text === "") {
         return { value: key.default ?? null };
     }
+    if (key.type === "int" && key.choices?.includes(text)) {
+        return { value: text };
+    }
     if (key.type === "int" || key.type === "float") {
         return parseNumber(key, text);
     }
