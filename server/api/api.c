@@ -45,6 +45,7 @@ static const struct http_route ROUTES[] = {
     {"GET", "/v1/devices", api_devices_list, BODY_NONE, false},
     {"GET", "/v1/spec", api_system_spec, BODY_NONE, false},
     {"GET", "/v1/system", api_system_get, BODY_NONE, false},
+    {"GET", "/metrics", api_prometheus, BODY_NONE, false},
     {"GET", "/healthz", api_system_health, BODY_NONE, true},
 };
 

@@ -80,6 +80,8 @@ enum status api_system_get(void *context, struct http_request *q, struct http_re
                            struct err *e);
 enum status api_system_spec(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e);
+enum status api_prometheus(void *context, struct http_request *q, struct http_reply *r,
+                           struct err *e);
 enum status api_system_health(void *context, struct http_request *q, struct http_reply *r,
                               struct err *e);
 

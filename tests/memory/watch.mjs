@@ -1,9 +1,12 @@
 // tests/memory/watch.mjs - a real job's memory as the API tells it: each step's own peak, who else is on the device,
-// what is in memory, the plan beside it, and the summary that people know.
+// what is in memory, the plan beside it, the summary that people know, and what Prometheus scrapes.
 //
-// One server and one short job on the CPU, under a cap.
+// One server and short jobs on the CPU, under a cap.
 import assert from "node:assert/strict";
+import { existsSync } from "node:fs";
+import path from "node:path";
 import {
+    BUILD,
     JOBS,
     call,
     createChecks,
@@ -12,9 +15,10 @@ import {
     removeFolder,
     startServer,
     waitOver,
+    waitStep,
 } from "../api/support_server.mjs";
 
-const { check, close } = createChecks();
+const { check, close, skip } = createChecks();
 const data = newFolder();
 const server = await startServer({ data });
 const CAP = 256 << 20;
@@ -105,6 +109,71 @@ await check("the series has a row a step with the new columns", async () => {
         assert.equal(categories, series.step_peak[i]);
     });
 });
+
+// The text format: a HELP and a TYPE for each family, then its samples, each a name, labels and one number.
+function readPrometheus(text) {
+    const samples = new Map();
+    let family = null;
+    for (const line of text.trimEnd().split("\n")) {
+        const type = /^# TYPE (\S+) gauge$/.exec(line);
+        if (type) {
+            family = type[1];
+        } else if (!line.startsWith("# HELP ")) {
+            const sample = /^([a-z_]+)(\{(?:[a-z_]+="(?:[^"\\\n]|\\[\\"n])*",?)+\})? (-?[\d.e+-]+)$/.exec(line);
+            assert.ok(sample, `no sample: ${line}`);
+            assert.equal(sample[1], family, "families are not mixed");
+            assert.ok(!samples.has(sample[1] + sample[2]), "a sample comes once");
+            samples.set(sample[1] + (sample[2] ?? ""), Number(sample[3]));
+        }
+    }
+    return samples;
+}
+
+await check("Prometheus reads the server and the job that runs", async () => {
+    const idle = readPrometheus((await call(server, "GET", "/metrics")).text);
+    assert.equal(idle.get('plimsoll_jobs{status="succeeded"}'), 1);
+    assert.ok(![...idle.keys()].some((name) => name.startsWith("plimsoll_job_")));
+    const running = await createJob(server, { steps: 100_000, spec: { memory: { cap: CAP } } });
+    await waitStep(server, running.id, 2);
+    const answer = await call(server, "GET", "/metrics");
+    assert.match(answer.headers.get("content-type"), /^text\/plain; version=0\.0\.4/);
+    const samples = readPrometheus(answer.text);
+    const labels = `job="${running.id}"`;
+    assert.ok(samples.get(`plimsoll_job_step{${labels}}`) >= 2);
+    assert.ok(samples.get(`plimsoll_job_loss{${labels}}`) > 0);
+    assert.equal(samples.get(`plimsoll_job_memory_bytes{${labels},rank="0",kind="capacity"}`), CAP);
+    const peak = samples.get(`plimsoll_job_memory_bytes{${labels},rank="0",kind="step_peak"}`);
+    const parts = CATEGORIES.map((c) =>
+        samples.get(`plimsoll_job_memory_peak_bytes{${labels},rank="0",category="${c}"}`),
+    );
+    assert.equal(
+        parts.reduce((a, b) => a + b, 0),
+        peak,
+    );
+    await call(server, "POST", `${JOBS}/${running.id}/cancel`, {});
+    await waitOver(server, running.id);
+});
+
+if (existsSync(path.join(BUILD, "plimsoll-mpi.so"))) {
+    await check("two ranks are told one by one, and whether they are even", async () => {
+        const two = await createJob(server, { steps: 4, spec: { parallel: { ranks: 2 } } });
+        const over = await waitOver(server, two.id, 60_000);
+        assert.equal(over.status, "succeeded", JSON.stringify(over.error));
+        const told = (await call(server, "GET", `${JOBS}/${two.id}/memory`)).body;
+        assert.deepEqual(
+            told.ranks.map((rank) => [rank.rank, rank.memory.step]),
+            [
+                [0, 4],
+                [1, 4],
+            ],
+        );
+        assert.match(told.imbalance.text, /All 2 ranks/);
+        const { memory: series } = (await call(server, "GET", `${JOBS}/${two.id}/metrics`)).body;
+        assert.deepEqual(series.ranks[0].step, [1, 2, 3, 4]);
+    });
+} else {
+    skip("two ranks are told one by one, and whether they are even", "this build has no MPI");
+}
 
 await check("a job that is not there is not found", async () => {
     assert.equal((await call(server, "GET", `${JOBS}/ftjob-none/memory`)).status, 404);
