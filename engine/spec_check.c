@@ -30,9 +30,13 @@ void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_
     } while (0)
 
 static enum status check_parallel(const struct spec *s, struct err *e) {
-    CHECK(s->parallel.zero_stage <= 1, "parallel.zero_stage",
-          "parallel.zero_stage is %lld: this version has the stages 0 and 1",
+    CHECK(s->parallel.zero_stage <= 2, "parallel.zero_stage",
+          "parallel.zero_stage is %lld: this version has the stages 0, 1 and 2",
           (long long)s->parallel.zero_stage);
+    CHECK(s->parallel.zero_stage < 2 || strcmp(s->device, "cpu") == 0, "parallel.zero_stage",
+          "parallel.zero_stage is %lld: on a GPU this version has the stages 0 and 1; device is "
+          "%.80s",
+          (long long)s->parallel.zero_stage, s->device);
     return STATUS_OK;
 }
 

@@ -149,6 +149,69 @@ enum status comm_reduce_scatter(struct comm *c, struct device *device,
     return status;
 }
 
+/* One owner's part, at most a round of it. */
+static enum status reduce_part(struct comm *c, const struct comm_scratch *scratch, int64_t owner,
+                               const struct comm_owned *owned, const struct comm_slice *part,
+                               struct err *e) {
+    struct mpi_message *const messages = mem_new((size_t)c->world, sizeof *messages);
+    const int64_t pitch = round_of(owned->count, c->world), bytes = part->count * 4;
+    float *const shares = scratch->data;
+    int64_t used = 0;
+    for (int64_t rank = 0; owner == c->rank && rank < c->world; rank++) {
+        if (rank == owner) continue;
+        messages[used++] =
+            (struct mpi_message){.peer = rank, .data = shares + rank * pitch, .bytes = bytes};
+    }
+    if (owner != c->rank)
+        messages[used++] = (struct mpi_message){
+            .peer = owner, .data = (void *)(uintptr_t)part->from, .bytes = bytes, .sends = true};
+    const enum status status = mover_exchange(c, messages, used, e);
+    mem_free(messages);
+    if (status != STATUS_OK || owner != c->rank) return status;
+    float *const mine = shares + owner * pitch;
+    memcpy(mine, part->from, (size_t)bytes);
+    add_round(c, shares, pitch, mine, part->count);
+    float *const into =
+        owned->piece + part->first - comm_piece_of(owned->count, COMM_PITCH, owner, c->world).first;
+#pragma omp parallel for schedule(static) if (part->count > 65536)
+    for (int64_t i = 0; i < part->count; i++) {
+        into[i] += mine[i];
+    }
+    return STATUS_OK;
+}
+
+static enum status reduce_slice(struct comm *c, const struct comm_scratch *scratch,
+                                const struct comm_slice *slice, const struct comm_owned *owned,
+                                struct err *e) {
+    const int64_t round = round_of(owned->count, c->world);
+    int64_t first = slice->first;
+    while (first < slice->first + slice->count) {
+        const int64_t owner = first / comm_piece_of(owned->count, COMM_PITCH, 0, c->world).count;
+        const struct comm_piece piece = comm_piece_of(owned->count, COMM_PITCH, owner, c->world);
+        const int64_t end = min_i64(slice->first + slice->count, piece.first + piece.count);
+        const struct comm_slice part = {slice->from + (first - slice->first), first,
+                                        min_i64(end - first, round)};
+        TRY(reduce_part(c, scratch, owner, owned, &part, e));
+        first += part.count;
+    }
+    return STATUS_OK;
+}
+
+enum status comm_reduce_to_owners(struct comm *c, struct device *device,
+                                  const struct comm_scratch *scratch,
+                                  const struct comm_slice *slice, const struct comm_owned *owned,
+                                  struct err *e) {
+    if (!c->wire) return STATUS_OK;
+    FAIL_IF(device->kind != DEVICE_CPU, STATUS_UNSUPPORTED,
+            "parallel.zero_stage 2 works on the device cpu only in this version, it is %s",
+            device->name);
+    ASSERT(scratch->bytes >= host_scratch_bytes(owned->count, c->world));
+    enter(c, "while the others summed gradients");
+    const enum status status = reduce_slice(c, scratch, slice, owned, e);
+    enter(c, NULL);
+    return status;
+}
+
 /* Own piece to all, theirs to here; long pieces in several messages, in order. */
 static int64_t gather_messages(const struct comm *c, char *data, int64_t element_bytes,
                                int64_t count, struct mpi_message *messages) {

@@ -122,6 +122,21 @@ enum { COMM_PITCH = 64 };
 enum status comm_reduce_scatter(struct comm *c, struct device *device,
                                 const struct comm_scratch *scratch, float *data, int64_t count,
                                 struct err *e);
+/* A part of a buffer of which no rank has the whole: elements first..first + count of it. */
+struct comm_slice {
+    const float *from;
+    int64_t first, count;
+};
+/* Of that buffer of `count` elements: the rank's own piece. */
+struct comm_owned {
+    int64_t count;
+    float *piece;
+};
+/* piece += sum over ranks of their slices, on each rank that owns some of these elements. */
+enum status comm_reduce_to_owners(struct comm *c, struct device *device,
+                                  const struct comm_scratch *scratch,
+                                  const struct comm_slice *slice, const struct comm_owned *owned,
+                                  struct err *e);
 /* Every rank's own piece to every rank; elements of `element_bytes`. */
 enum status comm_all_gather(struct comm *c, struct device *device, void *data,
                             int64_t element_bytes, int64_t count, struct err *e);

@@ -4,6 +4,9 @@
 #include "engine/model/decoder.h"
 
 #include <math.h>
+#include <string.h>
+
+#include "engine/model/shard.h"
 
 /* *y = norm(*y), replacing it, where there is such a norm (sandwich norms). */
 static enum status close_branch(struct tape *tape, const struct norm *norm, struct tensor **y,
@@ -60,6 +63,21 @@ done:
 
 /* A layer ends with a plain sum: its result is one tensor, as a checkpointed segment's must be.
  * (The sum fused with the next layer's norm would save one pass over [T,C] of some thirty.) */
+/* Where backward enters and leaves a layer, for gradients that are handed out layer by layer. */
+static enum status enter_backward(struct tape *tape, struct node *node, struct err *e) {
+    (void)tape;
+    struct tape_mark mark;
+    memcpy(&mark, node->extra, sizeof mark);
+    return shard_begin(mark.context, mark.index, e);
+}
+
+static enum status leave_backward(struct tape *tape, struct node *node, struct err *e) {
+    (void)tape;
+    struct tape_mark mark;
+    memcpy(&mark, node->extra, sizeof mark);
+    return shard_end(mark.context, mark.index, e);
+}
+
 static enum status run_layer(struct tape *tape, void *context, int64_t index, struct tensor *x,
                              struct tensor **out, struct err *e) {
     const struct decoder_inputs *const in = context;
@@ -67,6 +85,9 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     struct arena *const arena = in->model->space->arena;
     struct tensor *branch = NULL, *middle = NULL, *h = NULL;
     enum status status = STATUS_OK;
+    const struct tape_mark mark = {in->model, index};
+    const bool sharded = shard_is_on(in->model);
+    if (sharded) tape_mark(tape, leave_backward, mark);
     arena_set_label(arena, (struct arena_label){"attention", (int32_t)index});
     GUARD(attention_branch(in, l, tape, x, &branch, e));
     const struct addends addends = {x, branch};
@@ -78,6 +99,7 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     GUARD(mlp_branch(in, l, tape, normed, &branch, e));
     tape->unread = tape->rerun;
     GUARD(op_add(tape, middle, branch, out, e));
+    if (sharded) tape_mark(tape, enter_backward, mark);
 done:
     tape->unread = false;
     tensor_release(branch);

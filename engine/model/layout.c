@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/model/shard.h"
 
 static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, int64_t cols) {
     m->storages =
@@ -21,6 +22,7 @@ static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, 
                          .cols = cols,
                          .trainable = base ? m->options.full : true,
                          .flat_first = -1,
+                         .unit = UNIT_REST,
                          .inside = -1,
                          .scale = 1,
                          .decayed = matrix || m->options.decay_norms_and_biases};
@@ -250,7 +252,11 @@ enum status layout_declare(struct layout *layout, struct model *m, struct err *e
     layout->embedding = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
     name_param(m, "model.embed_tokens.weight", layout->embedding, 0, c->vocab_size, 2);
     for (int64_t i = 0; i < c->layers; i++) {
+        const size_t first = m->storage_count;
         declare_layer(layout, m, i);
+        for (size_t k = first; k < m->storage_count; k++) {
+            m->storages[k].unit = i;
+        }
     }
     layout->final_norm = add_vector(m, PARAM_NORM, "model.norm.weight", c->hidden_size);
     if (!c->tie_word_embeddings) {

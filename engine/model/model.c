@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/model/layout.h"
+#include "engine/model/shard.h"
 
 static enum dtype value_dtype(const struct model *m, enum param_kind kind) {
     switch (kind) {
@@ -89,7 +90,10 @@ static enum status allocate_flat(struct model *m, struct err *e) {
     if (needs_copies(m)) {
         TRY(tensor_new(space, copies_dtype(m), 1, m->flat_count, category, &m->copies, e));
     }
-    TRY(tensor_new(space, DTYPE_F32, 1, m->flat_count, CATEGORY_GRADIENTS, &m->gradients, e));
+    m->own = (struct comm_piece){.count = m->flat_count};
+    TRY(shard_open(m, e));
+    const int64_t owned = m->own.count ? m->own.count : 1; /* more ranks than pieces */
+    TRY(tensor_new(space, DTYPE_F32, 1, owned, CATEGORY_GRADIENTS, &m->gradients, e));
     return tensor_fill_zero(m->gradients, e);
 }
 
@@ -98,6 +102,7 @@ static void give_gradient(struct model *m, const struct storage *s) {
     struct gradient *const g = s->value->gradient;
     g->persistent = true;
     g->dtype = DTYPE_F32;
+    if (shard_is_on(m)) return; /* handed out unit by unit */
     g->value = tensor_view_flat(m->gradients, s->flat_first, s->rows, s->cols);
 }
 
@@ -228,6 +233,7 @@ enum status model_build(struct model *m, const struct model_config *config,
 
 void model_release(struct model *m) {
     if (!m) return;
+    shard_close(m);
     for (size_t i = 0; i < m->storage_count; i++) {
         tensor_release(m->storages[i].master);
         tensor_release(m->storages[i].value);

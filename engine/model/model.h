@@ -8,6 +8,7 @@
 #ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
 #define PLIMSOLL_ENGINE_MODEL_MODEL_H
 
+#include "engine/dist/comm.h"
 #include "engine/model/config.h"
 #include "engine/tensor/ops.h"
 
@@ -25,6 +26,7 @@ struct storage {
     enum param_kind kind;
     int64_t rows, cols;
     bool trainable, decayed;
+    int64_t unit;       /* the layer that it is in, or -1: embedding, final norm, head */
     int64_t flat_first; /* elements from the start of the flat buffers; -1 when not trained */
     /* LoRA in the tails of its layer (op_linear_tail.c): a weight has room for `tail` more rows and
      * columns, in `augmented`; its adapters are blocks of that matrix. */
@@ -59,6 +61,8 @@ struct model_options {
                                 adapters of the activations' dtype */
     bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
     int64_t length_max;       /* longest sequence of the run */
+    struct comm *comm;        /* borrowed; NULL: this rank is alone */
+    int64_t zero_stage;       /* from 2 on gradients are divided among the ranks (shard.h) */
 };
 
 struct layer {
@@ -94,7 +98,9 @@ struct model {
      * gaps are zero. NULL when nothing is trained. */
     struct tensor *flat; /* [1, flat_count - narrow_count] f32: what lies behind the narrow */
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
-    struct tensor *gradients;   /* [1, flat_count] f32 */
+    struct tensor *gradients;   /* [1, own.count] f32 */
+    struct comm_piece own;      /* what of the flat buffers `gradients` holds: all, or a piece */
+    struct shards *shards;      /* NULL: gradients are whole */
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
     struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */

@@ -66,6 +66,16 @@ struct node *tape_push(struct tape *tape, node_backward_fn backward, struct tens
     return node;
 }
 
+void tape_mark(struct tape *tape, node_backward_fn backward, struct tape_mark mark) {
+    if (!tape->recording) return;
+    tape->nodes = mem_grow(tape->nodes, tape->count, &tape->capacity, sizeof *tape->nodes);
+    struct node *const node = &tape->nodes[tape->count++];
+    memset(node, 0, sizeof *node);
+    node->backward = backward;
+    node->label = arena_label(tape->space->arena);
+    memcpy(node->extra, &mark, sizeof mark);
+}
+
 void node_input(struct node *node, int index, struct tensor *input) {
     ASSERT(index >= 0 && index < NODE_INPUTS_MAX);
     node->inputs[index] = input ? gradient_retain(input->gradient) : NULL;
@@ -100,12 +110,12 @@ enum status tape_backward(struct tape *tape, size_t mark, struct err *e) {
     while (tape->count > mark) {
         /* Taken off first: a segment that runs again pushes its own nodes in this place. */
         struct node node = tape->nodes[--tape->count];
-        node.gradient = gradient_take(node.output);
+        if (node.output) node.gradient = gradient_take(node.output);
         enum status status = STATUS_OK;
         /* A result that nothing downstream used has no gradient, and so have its inputs none from
          * it. */
         arena_set_label(tape->space->arena, node.label);
-        if (node.gradient) status = node.backward(tape, &node, e);
+        if (node.gradient || !node.output) status = node.backward(tape, &node, e);
         node_clear(&node);
         TRY(status);
     }

@@ -56,6 +56,15 @@ void tape_release(struct tape *tape);
  * gradient. NULLs are skipped. */
 bool tape_records(const struct tape *tape, struct tensor *const *inputs, size_t count);
 
+/* Appends a node without input and output: backward(tape, node, e) is called when the walk comes to
+ * this place, with `extra` beginning with {context, index}. Nothing when the tape does not record.
+ */
+struct tape_mark {
+    void *context;
+    int64_t index;
+};
+void tape_mark(struct tape *tape, node_backward_fn backward, struct tape_mark mark);
+
 /* Appends a node for `output`, which gets a gradient object. The caller then fills backward,
  * inputs, saved and extra through node_input, node_save and node->extra. The pointer is good until
  * the next node. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/shard.h"
 
 /* Words of `numbers`, eight bytes each. The first are zeroed before every step. */
 enum {
@@ -76,8 +77,9 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
     const struct comm *const comm = o->options.comm;
-    const int64_t scratch =
-        comm ? comm_scratch_bytes(space->device->kind, m->flat_count, comm->world) : 0;
+    const int64_t scratch = comm && !shard_is_on(m) ? comm_scratch_bytes(space->device->kind,
+                                                                         m->flat_count, comm->world)
+                                                    : 0;
     if (scratch > 0)
         TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
                        CATEGORY_COMMUNICATION, &o->scratch, e));
@@ -155,7 +157,9 @@ enum status optimizer_read_totals(const struct optimizer *o, double *loss, int64
 }
 
 enum status optimizer_zero_grad(struct optimizer *o, struct err *e) {
-    o->model->forgets = true;
+    struct model *const m = o->model;
+    m->forgets = !shard_is_on(m);
+    if (!m->forgets) TRY(tensor_fill_zero(m->gradients, e));
     return optimizer_zero_totals(o, e);
 }
 
@@ -180,7 +184,7 @@ static enum status update(const struct optimizer *o, const struct part *part, do
         .param_dtype = params->dtype,
         .state_dtype = DTYPE_F32,
         .param = at(params, r->narrow ? part->first : part->first - m->narrow_count),
-        .grad = at(m->gradients, part->first),
+        .grad = at(m->gradients, part->first - m->own.first),
         .m = part->exp_avg,
         .v = part->exp_avg_sq,
         .copy = m->copies && !r->narrow ? at(m->copies, part->first) : NULL,
@@ -208,6 +212,7 @@ enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
     struct model *const m = o->model;
     struct comm_scratch scratch = {0};
     if (!o->options.comm || o->options.comm->world == 1) return STATUS_OK;
+    if (shard_is_on(m)) return STATUS_OK; /* summed unit by unit already */
     if (o->scratch) {
         scratch.data = o->scratch->data;
         scratch.bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32);
@@ -280,7 +285,8 @@ static enum status ask(const struct optimizer *o, double learning_rate, struct e
     struct model *const m = o->model;
     struct device *const device = m->space->device;
     const struct sum_squares_args squares = {.count = o->own.count,
-                                             .x = tensor_f32(m->gradients) + o->own.first,
+                                             .x = tensor_f32(m->gradients) +
+                                                  (o->own.first - m->own.first),
                                              .out = number(o, NUMBER_SQUARES)};
     const struct clip_args clip = {.sum_squares = number(o, NUMBER_SQUARES),
                                    .loss_scale = optimizer_loss_scale(o),

@@ -83,7 +83,8 @@ static enum status train_shapes(struct watch *w, const struct plan_request *requ
         TRY(train_shape(w->session, request, batch, e));
         look(w, PLAN_TRAIN, &request->train->items[i]);
     }
-    return STATUS_OK;
+    /* A rank that never has anything to train takes part all the same. */
+    return request->train->count == 0 ? step_idle(&w->session->model, e) : STATUS_OK;
 }
 
 static enum status eval_shapes(struct watch *w, const struct plan_request *request,

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/shard.h"
 #include "engine/train/recover_report.h"
 #include "engine/train/remember.h"
 
@@ -118,6 +119,23 @@ static void take_books(const struct run *r, int64_t by_category[CATEGORY_COUNT])
     memcpy(by_category, stats.by_category, sizeof stats.by_category);
 }
 
+/* Where gradients are divided among ranks, the others are in the middle of a sum by now: no rank
+ * can begin the step again, so all begin again from the last checkpoint. What a step needs is
+ * backed before it, so this is for faults alone. */
+static enum status lose_step(const struct err *why, struct err *e) {
+    return err_set(e, STATUS_LOST,
+                   "memory was short in the middle of a step whose gradients are divided among the "
+                   "ranks: %.700s",
+                   why->text);
+}
+
+enum status recover_idle(struct run *r, struct err *e) {
+    struct err why = {0};
+    const enum status status = step_idle(&r->session.model, &why);
+    if (status == STATUS_OOM) return lose_step(&why, e);
+    return status == STATUS_OK ? STATUS_OK : err_set_param(e, status, why.param, "%s", why.text);
+}
+
 enum status recover_train(struct run *r, const struct step_options *options, struct step_sums *sums,
                           struct err *e) {
     int64_t before[CATEGORY_COUNT], after[CATEGORY_COUNT];
@@ -126,6 +144,7 @@ enum status recover_train(struct run *r, const struct step_options *options, str
     const enum status status = step_train(&r->session.model, &r->batch, options, sums, &why);
     take_books(r, after);
     ASSERT(memcmp(before, after, sizeof before) == 0);
+    if (status == STATUS_OOM && shard_is_on(&r->session.model)) return lose_step(&why, e);
     if (status == STATUS_OOM) {
         r->recovery.failed = true;
         r->recovery.why = why;

@@ -46,7 +46,10 @@ enum status recover_between(struct run *r, bool *stopping, struct err *e);
  * number of micro-batches of the rank that has most is r->recovery.last.rounds. STATUS_OOM: call
  * recover_again, and begin the step again. */
 enum status recover_ready(struct run *r, int64_t micro, struct err *e);
-/* Trains r->batch. A lack of memory is no error here: the next recover_ready tells the others. */
+/* Instead of it, on a rank that has no micro-batch left (step_idle). */
+enum status recover_idle(struct run *r, struct err *e);
+/* Trains r->batch. A lack of memory is no error here: the next recover_ready tells the others.
+ * STATUS_LOST where it strikes in the middle of a sum over all ranks (zero_stage 2). */
 enum status recover_train(struct run *r, const struct step_options *options, struct step_sums *sums,
                           struct err *e);
 /* After STATUS_OOM: trims, or changes the layout, or waits for the operator's answer. An error ends

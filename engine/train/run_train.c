@@ -39,6 +39,8 @@ static enum status try_step(struct run *r, struct step_sums *sums, struct err *e
         if (micro < b->micro_count) {
             batcher_micro(b, micro, &r->batch);
             TRY(recover_train(r, &options, sums, e));
+        } else {
+            TRY(recover_idle(r, e));
         }
         micro++;
     } while (micro < r->recovery.last.rounds);

@@ -166,7 +166,10 @@ enum status session_open(struct session *s, const struct session_place *place,
     arena_enter(s->arena, PHASE_LOAD);
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));
     graphs_init(&s->graphs, s->device, s->arena, place->train && options->cuda_graphs);
-    TRY(model_build(&s->model, config, &options->model, &s->space, e));
+    struct model_options model = options->model;
+    model.comm = s->comm;
+    model.zero_stage = options->optimizer.zero_stage;
+    TRY(model_build(&s->model, config, &model, &s->space, e));
     struct optimizer_options optimizer = options->optimizer;
     optimizer.comm = s->comm;
     return place->train ? optimizer_init(&s->optimizer, &s->model, &optimizer, e) : STATUS_OK;

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/shard.h"
 
 /* A micro-batch on the device, and where its losses go. */
 struct micro {
@@ -194,17 +195,20 @@ static enum status train_micro(void *context, struct err *e) {
     tape.training = tape.recording = true;
     arena_enter(space->arena, PHASE_FORWARD);
     if (t->begins) model_begin_gradients(t->micro->inputs.model);
+    GUARD(shard_begin(t->micro->inputs.model, UNIT_REST, e));
     GUARD(run_forward(&tape, t->micro, t->options, &anchor, e));
     tape.recording = false;
     tensor_drop(&anchor);
     arena_enter(space->arena, PHASE_BACKWARD);
     GUARD(tape_backward(&tape, 0, e));
+    GUARD(shard_end(t->micro->inputs.model, UNIT_REST, e));
     if (t->begins) GUARD(model_end_gradients(t->micro->inputs.model, e));
     GUARD(add_totals(t->micro, t->options, e));
 done:
     tape.recording = false;
     tape_release(&tape);
     tensor_release(anchor);
+    shard_drop(t->micro->inputs.model);
     return status;
 }
 
@@ -235,9 +239,16 @@ static struct graph_key graph_key_of(const struct micro *u, const struct batch *
          arena_fingerprint(space->arena), u->inputs.model->forgets}};
 }
 
+enum status step_idle(struct model *m, struct err *e) {
+    arena_enter(m->space->arena, PHASE_BACKWARD);
+    const enum status status = shard_idle(m, e);
+    shard_drop(m);
+    return status;
+}
+
 enum status step_train(struct model *m, const struct batch *batch,
                        const struct step_options *options, struct step_sums *sums, struct err *e) {
-    if (batch->trained == 0) return STATUS_OK;
+    if (batch->trained == 0) return step_idle(m, e);
     struct micro u = {0};
     enum status status = STATUS_OK;
     arena_enter(m->space->arena, PHASE_FORWARD);

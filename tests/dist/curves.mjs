@@ -21,6 +21,14 @@ const METHODS = {
     full: { finetuning_type: "full", learning_rate: 1e-4, data: { packing: false } },
     ...(full ? { "ZeRO-1, lora": { parallel: { zero_stage: 1 } } } : {}),
     "ZeRO-1, full": { finetuning_type: "full", learning_rate: 1e-4, parallel: { zero_stage: 1 } },
+    "ZeRO-2": { parallel: { zero_stage: 2 }, data: { packing: false } },
+    "ZeRO-2, full": {
+        finetuning_type: "full",
+        learning_rate: 1e-4,
+        gradient_checkpointing: true,
+        gradient_checkpointing_layers: 2,
+        parallel: { zero_stage: 2 },
+    },
     checkpointing: { gradient_checkpointing: true, data: { packing_strategy: "rows" } },
 };
 
@@ -81,16 +89,18 @@ if (!hasMpi) {
     await check("one rank", () => runWorld("lora", 1));
 } else {
     for (const method of Object.keys(METHODS)) await checkMethod(method);
-    await check("more ranks than samples: some have nothing to do, and all end", async () => {
-        const spec = { ...specOf("lora", 4), max_steps: 3 };
-        const three = join(newFolder(), "rows.jsonl");
-        writeFileSync(three, readFileSync(CHAT, "utf8").split("\n").slice(0, 3).join("\n") + "\n");
-        spec.data = { train_files: [three] };
-        const folder = newRun(spec);
-        const end = await runRanks(folder, 4);
-        assert.equal(end.code, 0, end.stderr);
-        checkMemory(folder, 4);
-    });
+    for (const zero_stage of [0, 2]) {
+        await check(`more ranks than samples, ZeRO-${zero_stage}: some have nothing to do, and all end`, async () => {
+            const spec = { ...specOf("lora", 4), max_steps: 3, parallel: { ranks: 4, zero_stage } };
+            const three = join(newFolder(), "rows.jsonl");
+            writeFileSync(three, readFileSync(CHAT, "utf8").split("\n").slice(0, 3).join("\n") + "\n");
+            spec.data = { train_files: [three] };
+            const folder = newRun(spec);
+            const end = await runRanks(folder, 4);
+            assert.equal(end.code, 0, end.stderr);
+            checkMemory(folder, 4);
+        });
+    }
     await check("as many ranks as the spec says, or none at all", async () => {
         const folder = newRun(specOf("lora", 4));
         const end = await runRanks(folder, 2);

@@ -45,7 +45,8 @@ function checkReports(folder, lost, pattern) {
         assert.ok(error, `rank ${rank} says why it ends`);
         assert.equal(error.status, "rank_lost");
         assert.match(error.message, new RegExp(`^rank ${lost} \\(process \\d+\\) ${pattern}`));
-        assert.match(error.message, /, while the others (met|summed|exchanged|computed).* for .+$/, "what they were doing is named");
+        const doing = /, while the others (met|summed|exchanged|computed).* for .+$/;
+        assert.match(error.message, doing, "what they were doing is named");
     }
 }
 

@@ -12,7 +12,7 @@ const ROWS = 12;
 const LEGS = [
     { world: 4, zero_stage: 1 },
     { world: 1, zero_stage: 0 },
-    { world: 3, zero_stage: 1 },
+    { world: 3, zero_stage: 2 },
     { world: 2, zero_stage: 0 },
 ];
 

@@ -1,7 +1,7 @@
 /* test_comm.c - goal: ranks find each other, gather, and name whoever is lost, within their
  * deadlines. Method: every rank is a process of its own (fork) on the host channel in a scratch
- * folder; what it saw comes back as its exit code. No MPI is needed. rooms: engine_dist kernels base
- */
+ * folder; what it saw comes back as its exit code. No MPI is needed.
+ * rooms: engine_dist kernels base */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
