@@ -49,11 +49,12 @@ export function Attention({ memory, question, capacity }) {
         return null;
     }
     const remedies = question.remedies ?? [];
-    const busy = state.busy || answered === question;
+    const waiting = answered === question.time_ms; // the same question comes with every look at the job
+    const busy = state.busy || waiting;
     const send = async (remedy, accept) => {
         const work = () => memory.send("/remedy", { remedy, accept });
         if (await run(work, "Sent. The job answers in a moment.")) {
-            setAnswered(question);
+            setAnswered(question.time_ms);
         }
     };
     return html`<section class="note note-warn attention" role="alert" aria-label="Needs attention">
@@ -73,7 +74,7 @@ export function Attention({ memory, question, capacity }) {
                 />`,
             )}
         </ul>
-        <p role="status" class="muted">${answered === question ? state.said : ""}</p>
+        <p role="status" class="muted">${waiting ? state.said : ""}</p>
         <${ErrorNote} error=${state.error} title="The answer was not taken" />
     </section>`;
 }

@@ -4,7 +4,7 @@
 import { html, useRef, useState } from "../lib/html.js";
 import { download, jobPath, post } from "../lib/api.js";
 import { ErrorNote } from "./alert.js";
-import { isActive } from "./status.js";
+import { isAlive, isActive, stateOf } from "./status.js";
 
 function CancelButton({ busy, onCancel }) {
     const dialog = useRef(null);
@@ -49,8 +49,8 @@ export function JobActions({ job, onJob }) {
     return html`<div class="job-actions">
         <div class="actions">
             ${job.fine_tuned_model && button("Download", take, "primary")}
-            ${job.status === "paused" && button("Resume", () => send("resume"), "primary")}
-            ${(job.status === "running" || job.status === "queued") && button("Pause", () => send("pause"))}
+            ${stateOf(job) === "paused" && button("Resume", () => send("resume"), "primary")}
+            ${(isAlive(job) || job.status === "queued") && button("Pause", () => send("pause"))}
             ${(isActive(job.status) || job.status === "paused") &&
             html`<${CancelButton} busy=${busy} onCancel=${() => send("cancel")} />`}
         </div>

@@ -34,11 +34,26 @@ const LABELS = {
     "data.fold_system": "Fold the system message into the first question",
     "data.fix_mistral_regex": "Mistral's own word pattern",
     "memory.cap": "Memory cap",
+    "memory.on_oom": "When memory is short",
+    "memory.allow": "What may be proposed besides",
+    gradient_checkpointing_layers: "Checkpointed layers",
+    optimizer_offloading: "Keep the optimizer in host memory",
+    "parallel.ranks": "Ranks",
+    "parallel.zero_stage": "ZeRO stage",
+    "parallel.silence_s": "Silence before a rank is lost",
+    "parallel.patience_s": "Patience with a slow rank",
     "memory.growth": "Reserve in pieces of",
     "memory.split_limit": "Keep free blocks whole from",
     "memory.trim_threshold": "Give back unused memory above",
 };
-const CHOICE_LABELS = { finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" } };
+const CHOICE_LABELS = {
+    finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" },
+    "memory.on_oom": {
+        auto: "Change how it runs, learn the same",
+        ask: "Ask me what to change",
+        off: "Fail with a report",
+    },
+};
 
 const labelOf = (key) => LABELS[key.path] ?? humanize(key.path.split(".").pop());
 

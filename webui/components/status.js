@@ -12,6 +12,7 @@ const WORDS = {
     succeeded: "Succeeded",
     failed: "Failed",
     cancelled: "Cancelled",
+    attention: "Needs attention",
 };
 const PHASES = {
     load: "Loading the model",
@@ -29,6 +30,10 @@ export const isActive = (status) =>
 export const isFinished = (status) =>
     status === "succeeded" || status === "failed" || status === "cancelled";
 
+// A run that asks what to do is "paused" to the API, because it waits for a person; here it has a word of its own.
+export const stateOf = (job) => (job?.plimsoll?.attention ? "attention" : job?.status);
+// Its process is there and can be told things.
+export const isAlive = (job) => job.status === "running" || stateOf(job) === "attention";
 export const statusWord = (status) => WORDS[status] ?? status;
 export const phaseWord = (phase) => PHASES[phase] ?? phase ?? "";
 
@@ -50,7 +55,7 @@ export function Progress({ job, label = "Progress" }) {
         fraction === null ? "" : `${formatNumber(step ?? 0)} / ${formatNumber(total)}`;
     return html`<div class="progress">
         <div
-            class=${`bar bar-${job.status} ${moving ? "bar-moving" : ""}`}
+            class=${`bar bar-${stateOf(job)} ${moving ? "bar-moving" : ""}`}
             role="progressbar"
             aria-label=${label}
             aria-valuemin="0"

@@ -16,7 +16,6 @@ export class JobMemory {
         this.story = emptyStory();
         this.newest = new Map(); // rank -> its newest memory event
         this.details = null; // what GET .../memory said last
-        this.goesOnMs = 0; // the newest sign of a run that goes on: it waits for no answer
         this.version = createSignal(0);
         this.timer = null;
     }
@@ -59,7 +58,6 @@ export class JobMemory {
         const rank = event?.rank ?? 0;
         if (event && !(this.newest.get(rank)?.time_ms >= event.time_ms)) {
             this.newest.set(rank, event);
-            this.goesOnMs = Math.max(this.goesOnMs, event.time_ms);
             this.changedSoon();
         }
     }
@@ -67,9 +65,6 @@ export class JobMemory {
     append(kind, event) {
         if (kind === "memory") {
             this.note(event);
-        } else if (kind === "step" || (kind === "phase" && event.phase === "train")) {
-            this.goesOnMs = event.time_ms;
-            this.changedSoon();
         }
         if (tellStory(this.story, kind, event)) {
             this.changedSoon();

@@ -1,10 +1,10 @@
-// lib/memory.js - the story of a job's memory: what was short, what was changed for it, what waits for an answer.
+// lib/memory.js - the story of a job's memory: what was short, what was changed for it, and what is held.
 //
-// Pure functions over the events oom, remedy, attention and holdings (engine/events.h), whichever way they arrive: the
+// Pure functions over the events oom, remedy and holdings (engine/events.h), whichever way they arrive: the
 // same event from the past and from the stream counts once. What was changed is told by rank 0 for all.
 import { humanize } from "./format.js";
 
-export const STORY_KINDS = ["oom", "remedy", "attention", "holdings"];
+export const STORY_KINDS = ["oom", "remedy", "holdings"];
 
 export const REMEDY_LABELS = {
     trim: "Give unused memory back",
@@ -59,7 +59,7 @@ export const diagnosisLabel = (name) => DIAGNOSIS_LABELS[name] ?? humanize(name 
 export const stateLabel = (state) => STATE_LABELS[state] ?? state ?? "";
 
 export function emptyStory() {
-    return { known: new Set(), ooms: [], remedies: [], attention: null, holdings: new Map() };
+    return { known: new Set(), ooms: [], remedies: [], holdings: new Map() };
 }
 
 const keyOf = (kind, e) => [kind, e.rank, e.time_ms, e.step, e.epoch, e.remedy, e.state].join("/");
@@ -82,25 +82,12 @@ export function tellStory(story, kind, event) {
         if (!old || byTime(old, event) <= 0) {
             story.holdings.set(rank, event);
         }
-    } else if (kind === "attention") {
-        story.attention = story.attention && byTime(story.attention, event) > 0 ? story.attention : event;
     } else {
         const list = kind === "oom" ? story.ooms : story.remedies;
         list.push(event);
         list.sort(byTime);
     }
     return true;
-}
-
-// The question that still waits for an answer. A remedy that was applied or refused answers it (if there is more to
-// ask, another question follows), and so does everything that shows that the run goes on: a step, a phase.
-export function openQuestion(story, goesOnMs = 0) {
-    const { attention } = story;
-    if (!attention || goesOnMs > attention.time_ms) {
-        return null;
-    }
-    const answers = story.remedies.filter((r) => r.state === "applied" || r.state === "refused");
-    return answers.some((r) => byTime(r, attention) > 0) ? null : attention;
 }
 
 // The remedies that hold now, oldest first: planned or applied and not undone since.
@@ -152,10 +139,11 @@ export function storyMarks(story) {
     return [...ooms, ...changes];
 }
 
-// Bytes or a share, as the server takes it: "24GiB" -> itself, "90 %" -> "90%", "12345" -> 12345. null: not readable.
+// Bytes or a share, as the server takes it: "24GiB" -> itself, "90 %" -> "90%", "12345" -> 12345, "0.9" -> 0.9. null:
+// not readable.
 export function parseCap(text) {
     const trimmed = text.trim().replace(/\s+/g, "");
-    if (/^\d+$/.test(trimmed)) {
+    if (/^(\d+|0?\.\d+)$/.test(trimmed)) {
         return Number(trimmed);
     }
     const share = /^(\d+(?:\.\d+)?)%$/.exec(trimmed);

@@ -3,6 +3,8 @@
 // Pure functions over the table that GET /v1/spec sends ({path, type, default, min, max, choices, help}). The page
 // knows no key by heart except the few it shows first; a key that the engine gains appears here by itself.
 
+import { parseCap } from "./memory.js";
+
 // Keys the page asks for in its own way, or that the server fills in.
 export const OWN_KEYS = new Set(["model", "data.train_files", "data.eval_files"]);
 // Shown before "More".
@@ -133,6 +135,10 @@ export function parseField(key, field) {
     }
     if (key.type === "bytes") {
         return parseBytes(text);
+    }
+    if (key.type === "cap") {
+        const value = parseCap(text);
+        return value === null ? { error: "Write a size, such as 24GiB, or a share, such as 90%." } : { value };
     }
     if (key.type === "choice" && !choicesOf(key).includes(text)) {
         return { error: `Choose one of ${choicesOf(key).join(", ")}.` };

@@ -18,7 +18,16 @@ import { PlanCard } from "../components/plan_card.js";
 import { Samples } from "../components/samples.js";
 import { SpecView } from "../components/spec_view.js";
 import { StepTimeline } from "../components/step_timeline.js";
-import { isFinished, phaseWord, Pill, Progress, progressOf, statusWord } from "../components/status.js";
+import {
+    isAlive,
+    isFinished,
+    phaseWord,
+    Pill,
+    Progress,
+    progressOf,
+    stateOf,
+    statusWord,
+} from "../components/status.js";
 import {
     formatBytes,
     formatCount,
@@ -29,7 +38,7 @@ import {
     formatLoss,
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
-import { inForce, openQuestion } from "../lib/memory.js";
+import { inForce } from "../lib/memory.js";
 import { plannedPeak, planInForce } from "../lib/plan.js";
 import { jobName, modelName } from "./jobs.js";
 import { finiteRange, lastOf } from "../lib/series.js";
@@ -56,7 +65,7 @@ function Fact({ name, children }) {
 }
 
 const phaseText = (job) =>
-    job.status === "running" ? phaseWord(job.plimsoll.phase) : statusWord(job.status);
+    job.status === "running" ? phaseWord(job.plimsoll.phase) : statusWord(stateOf(job));
 
 function Facts({ job, memory }) {
     const p = job.plimsoll;
@@ -92,7 +101,7 @@ function LineHint({ feed, job }) {
 // Announced when the state changes, not at every step.
 function Announcer({ job }) {
     return html`<p class="visually-hidden" role="status" aria-live="polite">
-        ${`${jobName(job)}: ${statusWord(job.status)}`}
+        ${`${jobName(job)}: ${statusWord(stateOf(job))}`}
     </p>`;
 }
 
@@ -100,7 +109,7 @@ function Announcer({ job }) {
 function useTitle(job) {
     const fraction = job && progressOf(job);
     const moving = job?.status === "running" && fraction !== null;
-    const part = moving ? formatPercent(Math.floor(fraction * 100) / 100) : statusWord(job?.status);
+    const part = moving ? formatPercent(Math.floor(fraction * 100) / 100) : statusWord(stateOf(job));
     const title = job ? `${part} · ${jobName(job)} · Plimsoll` : "Plimsoll";
     useEffect(() => {
         document.title = title;
@@ -156,7 +165,7 @@ function Head({ job, feed }) {
 function Standing({ job, feed, memory }) {
     return html`<section class="card standing" aria-label="Progress">
         <div class="spread">
-            <${Pill} status=${job.status} />
+            <${Pill} status=${stateOf(job)} />
             <${LineHint} feed=${feed} job=${job} />
         </div>
         ${(job.plimsoll.total_steps > 0 || !isFinished(job.status)) && html`<${Progress} job=${job} />`}
@@ -166,17 +175,15 @@ function Standing({ job, feed, memory }) {
     </section>`;
 }
 
-// What the memory of the job has to say, kept up to date.
-function useMemoryStory(feed) {
+// The newest memory event of each rank, kept up to date.
+function useRanks(feed) {
     useSignal(feed.memory.version);
-    const { newest, story, goesOnMs } = feed.memory;
-    return { ranks: [...newest].sort(([a], [b]) => a - b), question: openQuestion(story, goesOnMs) };
+    return [...feed.memory.newest].sort(([a], [b]) => a - b);
 }
 
 function Memory({ job, feed, memory, ranks, onError }) {
     const { plan } = job.plimsoll;
     const remedies = inForce(feed.memory.story.remedies);
-    const over = isFinished(job.status);
     const newest = ranks[0]?.[1];
     return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(planInForce(plan, remedies))} onError=${onError}>
         <div class="cards two">
@@ -188,7 +195,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
                 remedies=${remedies}
             />
             <div class="column">
-                ${!over &&
+                ${isAlive(job) &&
                 newest &&
                 html`<${CapControl}
                     jobId=${job.id}
@@ -199,23 +206,23 @@ function Memory({ job, feed, memory, ranks, onError }) {
                 <${AllocatorSummary} ranks=${feed.memory.details?.ranks ?? []} />
             </div>
             <${Holdings} holdings=${feed.memory.story.holdings} />
-            <${StepTimeline} jobId=${job.id} ranks=${ranks.map(([rank]) => rank)} running=${job.status === "running"} />
+            <${StepTimeline} jobId=${job.id} ranks=${ranks.map(([rank]) => rank)} running=${isAlive(job)} />
         </div>
     <//>`;
 }
 
 function JobView({ job, feed }) {
     const memory = useMemoryFacts(feed, job);
-    const { ranks, question } = useMemoryStory(feed);
+    const ranks = useRanks(feed);
     const samples = useSamples(feed);
     const checkpoints = useSignal(feed.checkpoints);
     const [chartError, setChartError] = useState(null);
     const over = isFinished(job.status);
     return html`
         <${Head} job=${job} feed=${feed} />
-        <${Attention} memory=${feed.memory} question=${over ? null : question} capacity=${memory.capacity} />
+        <${Attention} memory=${feed.memory} question=${job.plimsoll.attention} capacity=${memory.capacity} />
         <${Standing} job=${job} feed=${feed} memory=${memory} />
-        <${OomStory} memory=${feed.memory} canAct=${!over} failed=${job.status === "failed"} />
+        <${OomStory} memory=${feed.memory} canAct=${isAlive(job)} failed=${job.status === "failed"} />
         <${ErrorNote} error=${chartError} />
         <${JobCharts} metrics=${feed.metrics} over=${over} onError=${setChartError} />
         <${Memory} job=${job} feed=${feed} memory=${memory} ranks=${ranks} onError=${setChartError} />

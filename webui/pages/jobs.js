@@ -5,7 +5,7 @@
 import { html, useState } from "../lib/html.js";
 import { get, jobsPath } from "../lib/api.js";
 import { ErrorNote, Loading } from "../components/alert.js";
-import { isFinished, phaseWord, Pill, Progress } from "../components/status.js";
+import { isFinished, phaseWord, Pill, Progress, stateOf } from "../components/status.js";
 import { LoadLine } from "../components/shell.js";
 import { formatAgo, formatDateTime, formatDuration, formatLoss } from "../lib/format.js";
 import { jobHref } from "../lib/router.js";
@@ -69,6 +69,9 @@ function stateText(job) {
     if (job.status === "failed") {
         return job.error?.message ?? "";
     }
+    if (stateOf(job) === "attention") {
+        return "Out of memory: choose how it goes on";
+    }
     return job.status === "running" ? phaseWord(phase) : "";
 }
 
@@ -79,7 +82,7 @@ function JobRow({ job }) {
             <b>${jobName(job)}</b><span class="muted">${modelName(job.model)}</span>
         </a>
         <div class="job-state">
-            <${Pill} status=${job.status} /><span class="muted clip" title=${stateText(job)}>${stateText(job)}</span>
+            <${Pill} status=${stateOf(job)} /><span class="muted clip" title=${stateText(job)}>${stateText(job)}</span>
         </div>
         <div class="job-progress">
             ${(job.status === "running" || job.plimsoll?.total_steps > 0) &&
@@ -103,10 +106,11 @@ function merge(first, older) {
 function liveText(jobs) {
     const running = jobs.filter((job) => job.status === "running").length;
     const queued = jobs.filter((job) => job.status === "queued").length;
-    if (running + queued === 0) {
+    const asking = jobs.filter((job) => stateOf(job) === "attention").length;
+    if (running + queued + asking === 0) {
         return "No job is running.";
     }
-    return `${running} running, ${queued} queued.`;
+    return `${running} running, ${queued} queued${asking > 0 ? `, ${asking} waiting for your answer` : ""}.`;
 }
 
 export function JobsPage() {
