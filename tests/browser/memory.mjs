@@ -131,6 +131,66 @@ await journey("the allocator's counters are those of the newest event", async ()
     assert.equal(numbersOf(await row.locator("td").nth(1).getAttribute("title")), reserved.peak);
 });
 
+// ---- a job that asks, for real: its cap is lowered below what it needs
+
+const asking = await start({
+    max_steps: LONG_STEPS,
+    per_device_train_batch_size: 8,
+    memory: { cap: "60MiB", on_oom: "ask" },
+});
+const banner = page.getByRole("alert", { name: "Needs attention" });
+const pill = () => text(".standing .pill");
+
+async function setCap(cap) {
+    const card = page.locator('[aria-label="Memory cap"]');
+    await card.getByLabel("Cap", { exact: true }).fill(cap);
+    await card.getByRole("button", { name: "Set the cap" }).click();
+    await card.getByText("Sent: the next step is planned anew.").waitFor();
+}
+
+await journey("a cap below what the job needs makes it ask, with peak and price of each answer", async () => {
+    await until("steps", WAIT_MS, async () => (await job(asking)).plimsoll.step >= 5);
+    await open(asking);
+    await page.locator('[data-chart="memory"] canvas').waitFor();
+    await setCap("45MiB");
+    await banner.waitFor();
+    const { attention } = (await job(asking)).plimsoll;
+    const said = await banner.innerText();
+    for (const { text: words, peak } of attention.remedies) {
+        assert.ok(said.includes(words), `${words} is not in: ${said}`);
+        assert.ok(said.includes(`Planned peak ${(peak / 2 ** 20).toFixed(1)} MiB`), `${peak} is not in: ${said}`);
+    }
+    assert.match(said, /about \d+ % slower/);
+    assert.equal(await pill(), "Needs attention");
+});
+
+await journey("yes: the job goes on with it, and a higher cap takes it back", async () => {
+    const { step } = (await job(asking)).plimsoll;
+    await banner.getByRole("button", { name: /^Use: / }).last().click();
+    await banner.waitFor({ state: "detached" });
+    await until("steps", WAIT_MS, async () => (await job(asking)).plimsoll.step > step + 2);
+    assert.match(await page.locator(".remedy").last().innerText(), /applied, step \d+[^]*Answered by the operator/);
+    assert.equal(await pill(), "Running");
+    await setCap("60MiB");
+    await page.locator(".remedy-undone").waitFor();
+    assert.match(await page.locator(".remedy-undone").first().innerText(), /The cap was raised/);
+});
+
+await journey("no to everything: the job fails, and its report is the first thing on the page", async () => {
+    await setCap("45MiB");
+    await until("the failure", WAIT_MS, async () => {
+        const no = banner.getByRole("button", { name: /^Refuse: / }).first();
+        if ((await no.count()) > 0 && (await no.isEnabled())) {
+            await no.click({ timeout: 1_000 }).catch(() => {}); // the question may have gone meanwhile
+        }
+        return (await job(asking)).status === "failed";
+    });
+    await until("the word for it", WAIT_MS, async () => (await pill()) === "Failed");
+    assert.equal(await banner.count(), 0);
+    assert.match(await text(".standing .note-error"), /memory|MiB/);
+    assert.ok((await page.locator(".remedy-refused").count()) > 0);
+});
+
 // ---- a living job, and what may happen to it
 
 const long = await start({ max_steps: LONG_STEPS, per_device_train_batch_size: 4 });
@@ -219,26 +279,6 @@ await journey("a button of the story sends the wish to the server, and its answe
     assert.deepEqual((await waiting).postDataJSON(), { undo: "micro_batch" });
     const answer = page.locator(".oom-story > [role=status], .oom-story > .note-error");
     await until("an answer", WAIT_MS, async () => (await answer.allInnerTexts()).join("").length > 10);
-});
-
-await journey("a question waits as a banner with peak and price, and goes when it is answered", async () => {
-    const remedies = [
-        { remedy: "loss_chunk", peak: 23.9 * GIB, cost: 1.01, text: "Logits in halves.", fits: false },
-        { remedy: "checkpoint_all", peak: 12.1 * GIB, cost: 1.31, text: "Every layer again.", fits: true },
-    ];
-    const { step } = (await job(long)).plimsoll;
-    await tell("attention", { time_ms: Date.now() + 60_000, step: step + 1, remedies }); // no step answers it
-    const banner = page.getByRole("alert", { name: "Needs attention" });
-    await banner.waitFor();
-    const said = await banner.innerText();
-    assert.match(said, /Checkpoint all layers\s+Every layer again\.\s+Planned peak 12\.1 GiB.*about 31 % slower/s);
-    assert.match(said, /Not enough by itself/);
-    const waiting = page.waitForRequest((request) => request.url().endsWith(`${JOBS}/${long}/remedy`));
-    await banner.getByRole("button", { name: "Use: Checkpoint all layers", exact: true }).click();
-    assert.deepEqual((await waiting).postDataJSON(), { remedy: "checkpoint_all", accept: true });
-    const applied = { ...SMALLER, epoch: 3, remedy: "checkpoint_all", time_ms: Date.now() + 61_000 };
-    await tell("remedy", applied);
-    await banner.waitFor({ state: "detached" });
 });
 
 await journey("the cap takes bytes or a share, says what it cannot read, and sends the rest", async () => {

@@ -9,17 +9,16 @@ import { ErrorNote } from "./alert.js";
 import { formatBytes, formatNumber } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
 
-function Choice({ remedy, capacity, busy, onAnswer }) {
+function Choice({ remedy, busy, onAnswer }) {
     const name = remedyLabel(remedy.remedy);
     const cost = costText(remedy.cost);
-    const rest = `${capacity > 0 ? ` of ${formatBytes(capacity)}` : ""}${cost ? `, ${cost}` : ""}`;
     return html`<li class="choice-remedy">
         <div>
             <h3>${name}</h3>
             <p>${remedy.text ?? ""}</p>
             <p class="muted" title=${`${formatNumber(remedy.peak)} B`}>
-                Planned peak <b>${formatBytes(remedy.peak)}</b>${rest}.
-                ${remedy.fits === false && " Not enough by itself."}
+                Planned peak <b>${formatBytes(remedy.peak)}</b>${cost ? `, ${cost}` : ""}.
+                ${remedy.fits === false && " Not enough."}
             </p>
         </div>
         <div class="actions">
@@ -42,7 +41,7 @@ function Choice({ remedy, capacity, busy, onAnswer }) {
 }
 
 // `question` is the attention event, or null.
-export function Attention({ memory, question, capacity }) {
+export function Attention({ memory, question }) {
     const [state, run] = useAction();
     const [answered, setAnswered] = useState(null);
     if (!question) {
@@ -68,7 +67,6 @@ export function Attention({ memory, question, capacity }) {
                 (remedy) => html`<${Choice}
                     key=${remedy.remedy}
                     remedy=${remedy}
-                    capacity=${capacity}
                     busy=${busy}
                     onAnswer=${(accept) => send(remedy.remedy, accept)}
                 />`,

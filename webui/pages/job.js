@@ -220,7 +220,7 @@ function JobView({ job, feed }) {
     const over = isFinished(job.status);
     return html`
         <${Head} job=${job} feed=${feed} />
-        <${Attention} memory=${feed.memory} question=${job.plimsoll.attention} capacity=${memory.capacity} />
+        <${Attention} memory=${feed.memory} question=${job.plimsoll.attention} />
         <${Standing} job=${job} feed=${feed} memory=${memory} />
         <${OomStory} memory=${feed.memory} canAct=${isAlive(job)} failed=${job.status === "failed"} />
         <${ErrorNote} error=${chartError} />
