@@ -9,14 +9,9 @@ import { existsSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { ROOT } from './support.mjs';
+import { objects, readStamp } from './support_gpu.mjs';
 
-const lines = (path) =>
-    existsSync(path)
-        ? readFileSync(path, 'utf8')
-              .split('\n')
-              .filter((line) => line.startsWith('{'))
-              .map((line) => JSON.parse(line))
-        : [];
+const lines = (path) => (existsSync(path) ? objects(readFileSync(path, 'utf8')) : []);
 
 // The engine's figure over the peer's, so that more than 1 is better; seconds count the other way.
 function ratio(engine, peer) {
@@ -57,11 +52,7 @@ export async function* cases() {
     const folder = given ?? mkdtempSync(join(tmpdir(), 'plimsoll-gpu-'));
     try {
         if (!given) execFileSync(join(ROOT, 'tests/gpu/bench.sh'), [folder], { stdio: 'inherit' });
-        const { machine, date, ...stamp } = JSON.parse(readFileSync(join(folder, 'stamp.json'), 'utf8'));
-        stamp.date = date.slice(0, 10);
-        stamp.machine =
-            `${machine.gpu}, driver ${machine.driver}, ${machine.power_limit_w} W, ` +
-            `${machine.clock_sm_max_mhz} MHz at most, ${machine.cpus} cores`;
+        const stamp = readStamp(readFileSync(join(folder, 'stamp.json'), 'utf8'));
         for (const line of merge(lines(join(folder, 'engine.jsonl')), lines(join(folder, 'peers.jsonl')))) {
             yield { ...stamp, ...line };
         }

@@ -34,6 +34,11 @@ const ABOUT = {
         'TB/s), GLU 11, the rest norms, loss and rotary. Next: a persistent attention forward (320 us ' +
         'predicted for 357), rounding of dq in the rotary backward (40 us a layer), dA without making ' +
         'norms again (0.5 %), gradients in bf16 for full fine-tuning.',
+    gpus:
+        'Qwen2.5-1.5B with random weights on all cards of a machine and on one (`tests/gpu/ranks.sh bench`): a rank ' +
+        'a card, data parallel through NCCL, 4 rows of 2048 tokens a rank, rows packed from the sample data, ' +
+        'real tokens a second of the whole step, median of ten steps. efficiency is the rate over that of as ' +
+        'many single cards; gradients are summed after the last backward, not beside it.',
     build: 'How long a developer waits: a build from nothing and each group of tests, as the last `./dev test` took.',
 };
 

@@ -16,29 +16,10 @@ cases=("$@")
 [ $# -gt 0 ] || cases=("${all[@]}")
 failed=0
 
-ask_card() {
-    nvidia-smi --query-gpu="$1" --format=csv,noheader,nounits -i 0 2>/dev/null | head -n 1 | sed 's/^ *//; s/ *$//'
-}
-
-commit() {
-    if [ -n "${PLIMSOLL_CARRIED:-}" ] && [ -f "$PLIMSOLL_CARRIED/COMMIT" ]; then
-        cat "$PLIMSOLL_CARRIED/COMMIT"
-    elif [ -f "$gpu_root/COMMIT" ]; then
-        cat "$gpu_root/COMMIT"
-    else
-        git -C "$gpu_root" rev-parse HEAD 2>/dev/null || echo unknown
-    fi
-}
-
 rate=$("$(program gpu_ops)" gemm/rate-8b | sed -n 's/.*"tflops":\([0-9.]*\).*/\1/p' | head -n 1)
 [ -n "$rate" ] || { echo "bench.sh: the rate of products could not be measured" >&2; exit 1; }
 
-cat >"$out/stamp.json" <<STAMP
-{"date": "$(date -u +%Y-%m-%dT%H:%M:%SZ)", "commit": "$(commit | cut -c1-12)", "gemm_tflops": $rate,
- "machine": {"gpu": "$(ask_card name)", "driver": "$(ask_card driver_version)",
-  "clock_sm_max_mhz": $(ask_card clocks.max.sm), "clock_memory_mhz": $(ask_card clocks.max.memory),
-  "power_limit_w": $(ask_card power.limit), "cpus": $(nproc)}}
-STAMP
+"$(dirname "$0")/stamp.sh" "$rate" >"$out/stamp.json"
 
 with_fraction() {
     awk -v rate="$rate" '{

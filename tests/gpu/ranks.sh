@@ -2,7 +2,7 @@
 # ranks.sh - several ranks on cards: tests/gpu/ranks.sh [truth] [shared] [bench]
 #
 # truth: as many ranks as there are cards (two at least), a card each, through NCCL; the losses of 20 steps must be
-# those of one rank with the same batch, in fp32 and bf16, LoRA and full. shared: two ranks on one card, through MPI and
+# those of one rank with the same batch, in fp32 and bf16, LoRA and full, with every ZeRO stage that there is. shared: two ranks on one card, through MPI and
 # the host. bench: a 1.5B model trained in full and with LoRA on one card and on all, in tokens a second: one JSON line
 # each, with the efficiency. Everything when nothing is named; what the machine cannot do is skipped and said. Run from
 # the project's root; PLIMSOLL_BUILD names the build folder, PLIMSOLL_BENCH_FOLDER where models are kept. One line a
@@ -14,15 +14,20 @@ cards=$(nvidia-smi -L 2>/dev/null | wc -l)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=4
-passed=0 failed=0 skipped=0
+readonly STAGES=${STAGES:-0 1}
+passed=0 failed=0 skipped=0 stage=0
 [ $# -gt 0 ] || set -- truth shared bench
+if [ "$cards" = 0 ]; then
+    printf 'skipped: there is no card\n0 passed, 0 failed, 1 skipped\n'
+    exit 77
+fi
 
 # spec RANKS DEVICE ACCUMULATION KEYS: a run folder; KEYS are further keys of the spec.
 spec() {
     local folder
     folder=$(mktemp -d "$work/run.XXXX")
     cat >"$folder/spec.json" <<SPEC
-{"parallel": {"ranks": $1}, "device": "$2", "gradient_accumulation_steps": $3, $4}
+{"parallel": {"ranks": $1, "zero_stage": ${stage:-0}}, "device": "$2", "gradient_accumulation_steps": $3, $4}
 SPEC
     printf '%s\n' "$folder"
 }
@@ -70,14 +75,17 @@ same() {
             bound=1e-4 keys="$data, \"finetuning_type\": \"$kind\""
             [ $precision = fp32 ] || { bound=5e-3 keys="$keys, \"bf16\": true"; }
             reference=$(spec 1 cuda:0 "$2" "$keys")
-            other=$(spec "$2" "$4" 1 "$keys")
-            if "$engine" run "$reference" >/dev/null 2>"$reference/log" && "$3" "$2" "$other"; then
-                compare "$1 $2 ranks, $kind $precision" "$bound" "$reference" "$other"
-            else
-                tail -n 3 "$reference/log"
-                echo "$1 $2 ranks, $kind $precision: a run failed"
-                failed=$((failed + 1))
-            fi
+            "$engine" run "$reference" >/dev/null 2>"$reference/log" || tail -n 3 "$reference/log"
+            for stage in $STAGES; do
+                other=$(spec "$2" "$4" 1 "$keys")
+                if "$3" "$2" "$other"; then
+                    compare "$1 $2 ranks, ZeRO $stage, $kind $precision" "$bound" "$reference" "$other"
+                else
+                    echo "$1 $2 ranks, ZeRO $stage, $kind $precision: a run failed"
+                    failed=$((failed + 1))
+                fi
+            done
+            stage=0
         done
     done
 }

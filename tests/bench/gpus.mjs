@@ -1,0 +1,19 @@
+// gpus.mjs - training on all cards of a machine beside training on one: ./dev bench gpus.
+//
+// tests/gpu/ranks.sh does it. On a machine without node start `tests/gpu/ranks.sh bench >FOLDER/ranks.jsonl` and
+// `tests/gpu/stamp.sh >FOLDER/stamp.json` there; PLIMSOLL_GPU_LINES=FOLDER makes this benchmark read them.
+import { execFileSync } from 'node:child_process';
+import { readFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { ROOT } from './support.mjs';
+import { objects, readStamp } from './support_gpu.mjs';
+
+const ran = (script, ...args) => execFileSync(join(ROOT, 'tests/gpu', script), args, { encoding: 'utf8' });
+
+export async function* cases() {
+    const given = process.env.PLIMSOLL_GPU_LINES;
+    const read = (name) => readFileSync(join(given, name), 'utf8');
+    const lines = objects(given ? read('ranks.jsonl') : ran('ranks.sh', 'bench'));
+    const { gemm_tflops, ...stamp } = readStamp(given ? read('stamp.json') : ran('stamp.sh'));
+    for (const line of lines) yield { ...stamp, ...line };
+}
