@@ -111,8 +111,9 @@ struct spec_key {
     uint32_t offset;    /* in struct spec */
     const char *preset; /* default as JSON text, e.g. "16", "\"cosine\"", "[]"; "null" for absent */
     double min, max;    /* for numbers, both inclusive */
-    const char *choices; /* "a|b|c" for SPEC_CHOICE; for SPEC_INT a word that stands for SPEC_AUTO */
-    const char *help;    /* one sentence, with unit */
+    const char
+        *choices;     /* "a|b|c" for SPEC_CHOICE; for SPEC_INT a word that stands for SPEC_AUTO */
+    const char *help; /* one sentence, with unit */
 };
 const struct spec_key *spec_keys(int64_t *count);
 

@@ -167,8 +167,8 @@ enum status corpus_open(struct corpus *c, const struct spec *spec,
     return corpus_cut(c, spec, config, e);
 }
 
-enum status corpus_cut(struct corpus *c, const struct spec *spec,
-                       const struct model_config *config, struct err *e) {
+enum status corpus_cut(struct corpus *c, const struct spec *spec, const struct model_config *config,
+                       struct err *e) {
     batcher_close(&c->batcher);
     batcher_close(&c->eval_batcher);
     c->train_options = corpus_batch_options(spec, padding_id(config), false);

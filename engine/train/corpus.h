@@ -58,8 +58,8 @@ void corpus_take_rank(struct corpus *c, int64_t rank);
 void corpus_close(struct corpus *c);
 /* Cuts the rows that were read into batches of this spec, which may differ from the one that they
  * were read for in the sizes of batches only. The rank is 0 again. */
-enum status corpus_cut(struct corpus *c, const struct spec *spec,
-                       const struct model_config *config, struct err *e);
+enum status corpus_cut(struct corpus *c, const struct spec *spec, const struct model_config *config,
+                       struct err *e);
 
 /* Optimizer steps of a whole run. */
 int64_t corpus_total_steps(const struct spec *spec, int64_t steps_per_epoch);

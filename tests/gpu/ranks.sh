@@ -2,11 +2,11 @@
 # ranks.sh - several ranks on cards: tests/gpu/ranks.sh [truth] [shared] [bench]
 #
 # truth: as many ranks as there are cards (two at least), a card each, through NCCL; the losses of 20 steps must be
-# those of one rank with the same batch, in fp32 and bf16, LoRA and full, with every ZeRO stage that there is. shared: two ranks on one card, through MPI and
-# the host. bench: a 1.5B model trained in full and with LoRA on one card and on all, in tokens a second: one JSON line
-# each, with the efficiency. Everything when nothing is named; what the machine cannot do is skipped and said. Run from
-# the project's root; PLIMSOLL_BUILD names the build folder, PLIMSOLL_BENCH_FOLDER where models are kept. One line a
-# comparison, and the closing line of the test runner.
+# those of one rank with the same batch, in fp32 and bf16, LoRA and full, for the ZeRO stages in STAGES. shared: two
+# ranks on one card, through MPI and the host. bench: a 1.5B model trained in full and with LoRA on one card and on all,
+# in tokens a second: one JSON line each, with the efficiency. Everything when nothing is named; what the machine cannot
+# do is skipped and said. Run from the project's root; PLIMSOLL_BUILD names the build folder, PLIMSOLL_BENCH_FOLDER
+# where models are kept. One line a comparison, and the closing line of the test runner.
 set -uo pipefail
 . "$(dirname "$0")/programs.sh"
 engine=$(program plimsoll-engine)
