@@ -196,14 +196,15 @@ await check("a plan as bars: phases that hold something, and where the load line
     assert.ok(full > 40 && Math.abs(line * full - 40) < 1e-9);
 });
 
-await check("the plan that holds is that of the layout in use, or none", () => {
+await check("a run is measured against the plan of the layout that it began with", () => {
     const rung = { layout: { micro_rows: 2 }, plan: { planned_peak_bytes: 5 } };
     const plan = { planned_peak_bytes: 9, capacity_bytes: 7, layout: { micro_rows: 8 }, remedies: [rung] };
-    const peak = (...remedies) => plans.plannedPeak(plans.planInForce(plan, remedies));
+    const peak = (...remedies) => plans.plannedPeak(plans.planOfRun(plan, remedies));
+    const begun = (rows) => ({ state: "planned", to: { micro_rows: rows } });
     assert.equal(peak(), 9);
-    assert.equal(peak({ to: { micro_rows: 8 } }), 9, "nothing was changed but pages given back");
-    assert.equal(peak({ to: { micro_rows: 4 } }, { to: { micro_rows: 2 } }), 5);
-    assert.equal(peak({ to: { micro_rows: 1 } }), null, "never planned as a whole");
+    assert.equal(peak(begun(4), begun(2)), 5);
+    assert.equal(peak({ state: "applied", to: { micro_rows: 2 } }), 9, "the steps before it were as asked");
+    assert.equal(plans.planOfRun(null, []), null);
 });
 
 await check("a ladder shows each remedy once, and its keys become fields of the form", () => {

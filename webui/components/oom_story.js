@@ -182,7 +182,8 @@ function Remedies({ memory, canAct }) {
             () => memory.send("/remedy", { undo: remedy }),
             `${remedyLabel(remedy)} is undone at the next step, if the plan says that it fits.`,
         );
-    return html`<h3>What was changed</h3>
+    const refused = list.every(({ state }) => state === "refused");
+    return html`<h3>${refused ? "What was refused" : "What was changed"}</h3>
         <ol class="remedies plain">
             ${list.map(
                 (remedy, i) => html`<${Remedy}
@@ -209,11 +210,11 @@ function Earlier({ ooms }) {
     );
 }
 
-function titleOf(ooms, failed) {
-    if (ooms.length === 0) {
-        return "Made to fit";
+function titleOf({ ooms, remedies }, failed) {
+    if (ooms.length > 0) {
+        return failed ? "Out of memory" : "Out of memory, and what was done about it";
     }
-    return failed ? "Out of memory" : "Out of memory, and what was done about it";
+    return !failed && inForce(remedies).length > 0 ? "Made to fit" : "Memory was short";
 }
 
 // `canAct`: the job is one that can still be changed; `failed`: it ended with an error.
@@ -224,7 +225,7 @@ export function OomStory({ memory, canAct, failed }) {
     }
     const newest = ooms[ooms.length - 1];
     return html`<section class="card oom-story" aria-label="Out of memory">
-        <h2>${titleOf(ooms, failed)}</h2>
+        <h2>${titleOf(memory.story, failed)}</h2>
         ${newest && html`<${Report} oom=${newest} />`}
         <${Remedies} memory=${memory} canAct=${canAct} />
         <${Earlier} ooms=${ooms.slice(0, -1)} />

@@ -6,7 +6,7 @@
 import { html } from "../lib/html.js";
 import { Swatch } from "./chart.js";
 import { formatBytes, formatCount, formatNumber, formatPercent, humanize } from "../lib/format.js";
-import { phasesOf, plannedPeak, planInForce } from "../lib/plan.js";
+import { phasesOf, plannedPeak, planOfRun } from "../lib/plan.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
 
 const isBytes = (value) => typeof value === "number" && Number.isFinite(value);
@@ -117,9 +117,26 @@ function Numbers({ plan, planned, measured, ranks }) {
     </div>`;
 }
 
+// Before the first step another plan takes the place of the one that was asked for; later, only what is needed is new.
+function Changes({ asked, plan, remedies }) {
+    const later = remedies.filter((r) => r.state === "applied" && r.peak_before !== r.peak_after);
+    const last = later[later.length - 1];
+    return html`
+        ${plan !== asked &&
+        html`<p class="muted">
+            As asked it would have had a peak of ${formatBytes(plannedPeak(asked))}; the plan here is that of the run
+            ${" "}with what was changed before it began.
+        </p>`}
+        ${last &&
+        html`<p class="muted">
+            Changed at step ${formatNumber(last.step)}: from there on the run needs ${formatBytes(last.peak_after)}.
+        </p>`}
+    `;
+}
+
 // `ranks` is [[rank, its newest memory event]], `remedies` those that hold now.
 export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies = [] }) {
-    const plan = planInForce(asked, remedies);
+    const plan = planOfRun(asked, remedies);
     const planned = plannedPeak(plan);
     if (plannedPeak(asked) === null && !(measured > 0)) {
         return null;
@@ -128,11 +145,7 @@ export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies
     return html`<section class="card" aria-label="Memory plan">
         <h3>Planned against measured</h3>
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
-        ${plan !== asked &&
-        html`<p class="muted">
-            As asked it would have had a peak of ${formatBytes(plannedPeak(asked))}; the plan here is that of the run
-            ${" "}with what was changed.
-        </p>`}
+        <${Changes} asked=${asked} plan=${plan} remedies=${remedies} />
         <${Numbers} plan=${plan} planned=${planned} measured=${measured} ranks=${ranks} />
         ${line > 0 && html`<p class="muted">The load line is at ${formatBytes(line)}.</p>`}
         <${Parameters} plan=${asked} />

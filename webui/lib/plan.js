@@ -12,18 +12,17 @@ export function plannedPeak(plan) {
     return plan?.planned_peak_bytes ?? null;
 }
 
-// The plan of the run as it is run, given the remedies that hold: the plan itself where nothing was changed, else that
-// of the rung with the same layout; null when such a layout was not among those planned before the start.
-export function planInForce(plan, remedies) {
-    if (!plan || remedies.length === 0) {
+// The plan that the whole run is measured against, given the remedies that hold: the plan as asked, or, when changes were
+// made before the first step, that of the rung with the same layout. What was changed later does not change what the
+// steps before it held.
+export function planOfRun(plan, remedies) {
+    const first = remedies.filter(({ state }) => state === "planned");
+    if (!plan || first.length === 0) {
         return plan;
     }
-    const layout = JSON.stringify(remedies[remedies.length - 1].to);
-    if (layout === JSON.stringify(plan.layout)) {
-        return plan; // what was done changes no layout, such as giving pages back
-    }
+    const layout = JSON.stringify(first[first.length - 1].to);
     const rung = (plan.remedies ?? []).find((one) => JSON.stringify(one.layout) === layout);
-    return rung?.plan ? { ...rung.plan, capacity_bytes: plan.capacity_bytes } : null;
+    return rung?.plan ? { ...rung.plan, capacity_bytes: plan.capacity_bytes } : plan;
 }
 
 // [{ phase, peak, categories }], in the order of a run; phases that hold nothing are left out.

@@ -39,7 +39,7 @@ import {
 } from "../lib/format.js";
 import { JobFeed } from "../lib/job_feed.js";
 import { inForce } from "../lib/memory.js";
-import { plannedPeak, planInForce } from "../lib/plan.js";
+import { plannedPeak, planOfRun } from "../lib/plan.js";
 import { jobName, modelName } from "./jobs.js";
 import { finiteRange, lastOf } from "../lib/series.js";
 import { useSignal } from "../lib/signal.js";
@@ -185,7 +185,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
     const { plan } = job.plimsoll;
     const remedies = inForce(feed.memory.story.remedies);
     const newest = ranks[0]?.[1];
-    return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(planInForce(plan, remedies))} onError=${onError}>
+    return html`<${MemoryPanel} feed=${feed} planned=${plannedPeak(planOfRun(plan, remedies))} onError=${onError}>
         <div class="cards two">
             <${PlanCard}
                 plan=${plan}
