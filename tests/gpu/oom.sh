@@ -70,7 +70,7 @@ lower() {
         grep -q '"kind":"step","step":3,' "$events" 2>/dev/null && break
         sleep 0.02
     done
-    peak=$(sed -n 's/.*"planned_need_bytes":\([0-9]*\).*/\1/p; s/.*"planned_peak_bytes":\([0-9]*\).*/\1/p' "$events" | head -n 1)
+    peak=$(sed -n 's/.*"planned_peak_bytes":\([0-9]*\).*/\1/p' "$events" | head -n 1)
     printf '{"cap": %d}\n' $((peak * 8 / 10)) >"$work/$1/control.json.new"
     mv "$work/$1/control.json.new" "$work/$1/control.json"
 }
