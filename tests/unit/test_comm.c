@@ -261,8 +261,9 @@ static void test_comm_pieces_cover_everything_once(void **state) {
             assert_int_equal(end, count);
         }
     }
-    assert_int_equal(comm_scratch_bytes(1000, 1), 0);
-    assert_true(comm_scratch_bytes((int64_t)1 << 40, 8) <= (int64_t)16 << 20);
+    assert_int_equal(comm_scratch_bytes(DEVICE_CPU, 1000, 1), 0);
+    assert_true(comm_scratch_bytes(DEVICE_CPU, (int64_t)1 << 40, 8) <= (int64_t)16 << 20);
+    assert_int_equal(comm_scratch_bytes(DEVICE_CUDA, (int64_t)1 << 40, 8), 0);
 }
 
 /* Sets the variables, "NAME=VALUE" each, reads the place and takes them back. */
