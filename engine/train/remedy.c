@@ -188,19 +188,20 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
     case REMEDY_TRIM: format = "Memory that nothing uses is given back."; break;
     case REMEDY_EVAL_BATCH:
         a = from->eval_rows, b = to->eval_rows;
-        format = "Evaluation takes %2$lld rows at a time, not %1$lld; training is not touched.";
+        format = "Evaluation takes %2$lld row%3$s at a time, not %1$lld; training is not touched.";
         break;
     case REMEDY_SAMPLE_LENGTH:
         a = from->sample_tokens, b = to->sample_tokens;
-        format = "Samples have at most %2$lld tokens with their prompts, not %1$lld.";
+        format = "Samples have at most %2$lld token%3$s with their prompts, not %1$lld.";
         break;
     case REMEDY_MICRO_BATCH:
         a = from->micro_rows, b = to->micro_rows;
-        format = "A micro-batch has %2$lld rows, not %1$lld; the samples of a step stay the same.";
+        format =
+            "A micro-batch has %2$lld row%3$s, not %1$lld; the samples of a step stay the same.";
         break;
     case REMEDY_LOSS_CHUNK:
         a = from->loss_chunk_rows, b = to->loss_chunk_rows;
-        format = "Logits exist for %2$lld tokens at a time, not %1$lld.";
+        format = "Logits exist for %2$lld token%3$s at a time, not %1$lld.";
         break;
     case REMEDY_CHECKPOINT_SOME:
     case REMEDY_CHECKPOINT_ALL:
@@ -208,7 +209,8 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
         if (b == 0) {
             format = "Activations of all layers are kept.";
         } else if (b < layers) {
-            format = "Activations of %2$lld layers are computed again in backward, not of %1$lld.";
+            format =
+                "Activations of %2$lld layer%3$s are computed again in backward, not of %1$lld.";
         } else {
             format = "Activations of all %2$lld layers are computed again in backward, not of "
                      "%1$lld.";
@@ -225,7 +227,7 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
         break;
     case REMEDY_KIND_COUNT: break;
     }
-    snprintf(text, REMEDY_TEXT_MAX, format, a, b);
+    snprintf(text, REMEDY_TEXT_MAX, format, a, b, b == 1 ? "" : "s");
 }
 
 static struct remedy *append(struct remedy_list *list) {
