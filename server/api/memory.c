@@ -29,7 +29,10 @@ static const char *bytes_text(double bytes, char buffer[24]) {
 /* What is the tightest bound, and how near it is: {"level","of","share","text"}. */
 static cJSON *verdict(const cJSON *memory) {
     const double used = number_of(memory, "device_used"), total = number_of(memory, "device_total");
-    const double peak = number_of(memory, "peak"), capacity = number_of(memory, "capacity");
+    /* Of the last step: the cap may have been another one before. */
+    const double step_peak = number_of(memory, "step_peak"),
+                 capacity = number_of(memory, "capacity");
+    const double peak = isfinite(step_peak) ? step_peak : number_of(memory, "peak");
     const double of_device = total > 0 ? used / total : NAN;
     const double of_capacity = capacity > 0 ? peak / capacity : NAN;
     const bool device = !(of_capacity > of_device); /* also where either is unknown */
@@ -42,7 +45,8 @@ static cJSON *verdict(const cJSON *memory) {
     json_add_number(json, "share", share);
     if (!isfinite(share)) return json;
     char *text = str_format(device ? "%s of the device's %s are in use, by anybody (%.0f %%)."
-                                   : "At its peak the run held %s of the %s it may take (%.0f %%).",
+                                   : "In its last step the run held up to %s of the %s it may take "
+                                     "(%.0f %%).",
                             bytes_text(device ? used : peak, a),
                             bytes_text(device ? total : capacity, b), 100 * share);
     json_add_string(json, "text", text);

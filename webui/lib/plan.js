@@ -12,9 +12,9 @@ export function plannedPeak(plan) {
     return plan?.planned_peak_bytes ?? null;
 }
 
-// The plan that the whole run is measured against, given the remedies that hold: the plan as asked, or, when changes were
-// made before the first step, that of the rung with the same layout. What was changed later does not change what the
-// steps before it held.
+// The plan that the whole run is measured against, given the remedies that hold: the plan as asked or, when changes
+// were made before the first step, that of the rung with the same layout. What was changed later does not change what
+// the steps before it held.
 export function planOfRun(plan, remedies) {
     const first = remedies.filter(({ state }) => state === "planned");
     if (!plan || first.length === 0) {

@@ -14,6 +14,7 @@ import { JobCharts } from "../components/job_charts.js";
 import { Log } from "../components/log.js";
 import { MemoryPanel } from "../components/memory_panel.js";
 import { OomStory } from "../components/oom_story.js";
+import { Outside } from "../components/outside.js";
 import { PlanCard } from "../components/plan_card.js";
 import { Samples } from "../components/samples.js";
 import { SpecView } from "../components/spec_view.js";
@@ -204,6 +205,7 @@ function Memory({ job, feed, memory, ranks, onError }) {
                     peak=${memory.peak}
                 />`}
                 <${AllocatorSummary} ranks=${feed.memory.details?.ranks ?? []} />
+                <${Outside} ranks=${ranks} />
             </div>
             <${Holdings} holdings=${feed.memory.story.holdings} />
             <${StepTimeline} jobId=${job.id} ranks=${ranks.map(([rank]) => rank)} running=${isAlive(job)} />
