@@ -17,6 +17,7 @@ await writeFile(path.join(out, "package.json"), `{"type":"module"}`);
 const load = (name) => import(pathToFileURL(path.join(out, "page", name)).href);
 const memory = await load("lib/memory.js");
 const series = await load("lib/series.js");
+const spec = await load("lib/spec.js");
 const timeline = await load("lib/timeline.js");
 const plans = await load("lib/plan.js");
 
@@ -131,6 +132,20 @@ await check("a cap is bytes or a share, as a person writes it; anything else is 
     for (const text of ["", "a lot", "0%", "101%", "-3", "24 parsecs", "%"]) {
         assert.equal(memory.parseCap(text), null, text);
     }
+});
+
+await check("in the form a batch may be auto, and a cap a share", () => {
+    const keys = [
+        { path: "batch", type: "int", default: 4, min: 1, max: 9, choices: "auto" },
+        { path: "memory.cap", type: "cap", default: 0 },
+    ];
+    assert.deepEqual(spec.buildSpec(keys, { batch: "auto", "memory.cap": "90 %" }).spec, {
+        batch: "auto",
+        memory: { cap: "90%" },
+    });
+    assert.deepEqual(spec.buildSpec(keys, { batch: "8", "memory.cap": "0" }).spec, { batch: 8 });
+    const { errors } = spec.buildSpec(keys, { batch: "many", "memory.cap": "all" });
+    assert.deepEqual(Object.keys(errors), ["batch", "memory.cap"]);
 });
 
 await check("ranks have series of their own", () => {

@@ -82,7 +82,7 @@ function Control({ spec, id, field, invalid, describedBy, onInput }) {
     if (spec.type === "strings") {
         return html`<textarea ...${common} rows="2" value=${field} onInput=${input}></textarea>`;
     }
-    const mode = { int: "numeric", float: "decimal" }[spec.type];
+    const mode = choicesOf(spec).length > 0 ? undefined : { int: "numeric", float: "decimal" }[spec.type];
     return html`<input
         type="text"
         ...${common}

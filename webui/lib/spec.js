@@ -131,7 +131,7 @@ export function parseField(key, field) {
         return { value: text };
     }
     if (key.type === "int" || key.type === "float") {
-        return parseNumber(key, text);
+        return choicesOf(key).includes(text) ? { value: text } : parseNumber(key, text); // a word beside numbers: auto
     }
     if (key.type === "bytes") {
         return parseBytes(text);
