@@ -40,7 +40,7 @@ function useShape(metrics) {
 function useRankPlots(feed, planned, scale) {
     const { metrics, memory } = feed;
     const shape = useShape(metrics);
-    const version = useSignal(memory.version);
+    const told = useSignal(memory.told);
     const checkpoints = useSignal(feed.checkpoints);
     return useMemo(() => {
         const view = () => metrics.view();
@@ -61,7 +61,7 @@ function useRankPlots(feed, planned, scale) {
                 events: storyMarks(memory.story),
             }),
         );
-    }, [metrics, shape, version, checkpoints, planned, scale]);
+    }, [metrics, shape, told, checkpoints, planned, scale]);
 }
 
 function ScaleChoice({ value }) {

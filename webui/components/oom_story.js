@@ -10,6 +10,9 @@ import { formatBytes, formatClock, formatNumber, humanize, sentence } from "../l
 import { changesOf, costText, diagnosisLabel, inForce, layoutChanges, remedyLabel, stateLabel } from "../lib/memory.js";
 import { MEMORY_CATEGORIES } from "../lib/series.js";
 
+const CHANGES_SHOWN = 8; // the newest; where memory comes and goes there may be hundreds
+const REPORTS_SHOWN = 20;
+
 const exact = (bytes) => (typeof bytes === "number" ? `${formatNumber(bytes)} B` : undefined);
 
 function Fact({ name, bytes }) {
@@ -170,6 +173,16 @@ function Remedy({ remedy, number, canUndo, busy, onUndo }) {
     </li>`;
 }
 
+function EarlierChanges({ rows }) {
+    return (
+        rows.length > 0 &&
+        html`<details>
+            <summary>Earlier changes <span class="muted small">${formatNumber(rows.length)}</span></summary>
+            <ol class="remedies plain">${rows}</ol>
+        </details>`
+    );
+}
+
 function Remedies({ memory, canAct }) {
     const [state, run] = useAction();
     const list = changesOf(memory.story);
@@ -183,18 +196,19 @@ function Remedies({ memory, canAct }) {
             `${remedyLabel(remedy)} is undone at the next step, if the plan says that it fits.`,
         );
     const refused = list.every(({ state }) => state === "refused");
+    const row = (remedy, i) => html`<${Remedy}
+        key=${i}
+        remedy=${remedy}
+        number=${i + 1}
+        canUndo=${canAct && holding.has(remedy) && layoutChanges(remedy).length > 0}
+        busy=${state.busy}
+        onUndo=${undo}
+    />`;
+    const rows = list.map(row);
     return html`<h3>${refused ? "What was refused" : "What was changed"}</h3>
+        <${EarlierChanges} rows=${rows.slice(0, -CHANGES_SHOWN)} />
         <ol class="remedies plain">
-            ${list.map(
-                (remedy, i) => html`<${Remedy}
-                    key=${i}
-                    remedy=${remedy}
-                    number=${i + 1}
-                    canUndo=${canAct && holding.has(remedy) && layoutChanges(remedy).length > 0}
-                    busy=${state.busy}
-                    onUndo=${undo}
-                />`,
-            )}
+            ${rows.slice(-CHANGES_SHOWN)}
         </ol>
         <p role="status" class="muted">${state.said}</p>
         <${ErrorNote} error=${state.error} title="It was not undone" />`;
@@ -205,7 +219,7 @@ function Earlier({ ooms }) {
         ooms.length > 0 &&
         html`<details>
             <summary>Earlier reports <span class="muted small">${formatNumber(ooms.length)}</span></summary>
-            ${[...ooms].reverse().map((oom, i) => html`<${Report} key=${i} oom=${oom} />`)}
+            ${[...ooms].reverse().slice(0, REPORTS_SHOWN).map((oom, i) => html`<${Report} key=${i} oom=${oom} />`)}
         </details>`
     );
 }

@@ -8,7 +8,7 @@ import { emptyStory, STORY_KINDS, tellStory } from "./memory.js";
 import { createSignal } from "./signal.js";
 
 const PAST_MAX = 1_000;
-const SOON_MS = 400; // a small model makes hundreds of steps a second
+const SOON_MS = 1_000; // a small model makes hundreds of steps a second; the tables need not follow each
 
 export class JobMemory {
     constructor(jobId) {
@@ -16,12 +16,17 @@ export class JobMemory {
         this.story = emptyStory();
         this.newest = new Map(); // rank -> its newest memory event
         this.details = null; // what GET .../memory said last
-        this.version = createSignal(0);
+        this.version = createSignal(0); // counts up when the newest events or details change
+        this.told = createSignal(0); // counts up when the story does
         this.timer = null;
     }
 
     changed() {
         this.version.set(this.version.get() + 1);
+    }
+
+    storyChanged() {
+        this.told.set(this.told.get() + 1);
     }
 
     close() {
@@ -39,7 +44,7 @@ export class JobMemory {
         const query = new URLSearchParams({ kinds: STORY_KINDS.join(), limit: PAST_MAX });
         const { data } = await get(jobPath(this.jobId, `/events?${query}`));
         data.reverse().forEach(({ data: event }) => tellStory(this.story, event.kind, event)); // oldest first
-        this.changed();
+        this.storyChanged();
     }
 
     async load() {
@@ -67,7 +72,7 @@ export class JobMemory {
             this.note(event);
         }
         if (tellStory(this.story, kind, event)) {
-            this.changedSoon();
+            this.storyChanged();
         }
     }
 

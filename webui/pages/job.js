@@ -179,6 +179,7 @@ function Standing({ job, feed, memory }) {
 // The newest memory event of each rank, kept up to date.
 function useRanks(feed) {
     useSignal(feed.memory.version);
+    useSignal(feed.memory.told);
     return [...feed.memory.newest].sort(([a], [b]) => a - b);
 }
 
