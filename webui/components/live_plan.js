@@ -157,7 +157,7 @@ function sourceText({ data_from: data, weights }) {
 
 function Answer({ plan, onUse }) {
     const { state, text } = verdictOf(plan);
-    return html`<p class=${`verdict verdict-${state}`}>${text}</p>
+    return html`<p class=${`verdict verdict-${state}`} role="status">${text}</p>
         ${sourceText(plan) && html`<p class="muted">${sourceText(plan)}</p>`}
         <${Facts} plan=${plan} />
         <${PlanBars} plan=${plan} />
@@ -169,7 +169,7 @@ function Answer({ plan, onUse }) {
 // `body` is what would start the job, or null while something is missing; onUse(set) puts keys into the form.
 export function LivePlan({ body, missing, onUse }) {
     const { plan, error, busy } = usePlan(body);
-    return html`<div class="live-plan" aria-live="polite" aria-busy=${busy ? "true" : "false"}>
+    return html`<div class="live-plan" aria-busy=${busy ? "true" : "false"}>
         ${!body && html`<p class="muted">${missing}</p>`}
         ${body && !plan && busy && html`<${Loading} what="the plan" />`}
         ${error &&
