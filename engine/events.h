@@ -19,7 +19,7 @@
  *               communication_outside (NCCL's part of it), others (anybody else's), host_used,
  *               host_pinned, host_total (bytes; null: unknown), categories{weights, adapters,
  *               gradients, optimizer, activations, workspace, communication, staging} at `peak`,
- *               step_categories{} at `step_peak`, categories_now{}, phases{load: {peak,
+ *               step_categories{} at `step_peak`, categories_now{}, phases{load: {peak, logits,
  *               categories{}}, ...}, allocator{counters of engine/memory/arena.h}. On the CPU the
  *               device is the host's memory.
  *   holdings    step, groups[] {name: embedding | attention | mlp | norms | head | adapters,

@@ -33,6 +33,7 @@ struct arena {
     struct arena_settings settings;
     enum phase phase;
     struct arena_label label;
+    const char *followed; /* may be NULL */
     struct pressure pressure;
     arena_watcher *watcher; /* may be NULL */
     void *watcher_context;
@@ -327,6 +328,7 @@ static void count_phase(struct arena *arena) {
     if (s->allocated <= s->phase_peak[arena->phase]) return;
     s->phase_peak[arena->phase] = s->allocated;
     memcpy(s->phase_categories[arena->phase], s->by_category, sizeof s->by_category);
+    s->phase_followed[arena->phase] = s->followed;
 }
 
 static void count_window(struct arena_stats *s) {
@@ -336,7 +338,11 @@ static void count_window(struct arena_stats *s) {
 }
 
 /* Blocks by number and as asked for; `sign` is -1 for a release. */
-static void count_block(struct arena_stats *s, const struct arena_block *block, int sign) {
+static void count_block(struct arena *arena, const struct arena_block *block, int sign) {
+    struct arena_stats *const s = &arena->stats;
+    if (arena->followed && str_equal(block->label.what, arena->followed))
+        s->followed += sign * block->bytes;
+    if (s->followed > s->followed_peak) s->followed_peak = s->followed;
     s->live += sign;
     s->requested += sign * block->requested;
     if (sign > 0) {
@@ -406,7 +412,7 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
     block->category = category;
     block->phase = arena->phase;
     block->label = arena->label;
-    count_block(&arena->stats, block, 1);
+    count_block(arena, block, 1);
     count(arena, size, category);
     tell_block(arena, ARENA_ALLOC, block);
     *out = block;
@@ -416,7 +422,7 @@ enum status arena_alloc(struct arena *arena, int64_t bytes, enum category catego
 void arena_free(struct arena *arena, struct arena_block *block) {
     if (!block) return;
     ASSERT(block->live);
-    count_block(&arena->stats, block, -1);
+    count_block(arena, block, -1);
     count(arena, -block->bytes, block->category);
     tell_block(arena, ARENA_FREE, block);
     struct arena_block *const right = block->next;
@@ -514,6 +520,11 @@ int64_t arena_settle(struct arena *arena) {
 void arena_begin_window(struct arena *arena) {
     arena->stats.window_peak = 0;
     count_window(&arena->stats);
+}
+
+void arena_follow(struct arena *arena, const char *what) {
+    ASSERT(arena->stats.allocations == 0);
+    arena->followed = what;
 }
 
 void arena_set_label(struct arena *arena, struct arena_label label) {

@@ -81,6 +81,8 @@ struct arena_stats {
     int64_t phase_peak[PHASE_COUNT];       /* of allocated, 0 for a phase not entered */
     int64_t phase_categories[PHASE_COUNT][CATEGORY_COUNT]; /* at the moment of phase_peak */
     enum phase peak_phase;
+    /* Of the label that is followed: now, at each phase's peak, and the most at any time. */
+    int64_t followed, phase_followed[PHASE_COUNT], followed_peak;
     int64_t window_peak;                       /* of allocated, since arena_begin_window */
     int64_t window_categories[CATEGORY_COUNT]; /* at the moment of window_peak */
     uint64_t allocations;                      /* calls so far, of arena_alloc and arena_free */
@@ -175,6 +177,9 @@ void arena_begin_window(struct arena *arena);
 /* Allocations from here on carry this label. */
 void arena_set_label(struct arena *arena, struct arena_label label);
 struct arena_label arena_label(const struct arena *arena);
+/* Counts the bytes of blocks under this label, which are a part of some category, apart: how much
+ * of the activations are the loss, say. Before the first allocation; the string is never freed. */
+void arena_follow(struct arena *arena, const char *what);
 /* NULL stops watching. One watcher at a time. */
 void arena_watch(struct arena *arena, arena_watcher *watcher, void *context);
 /* Where the range begins, and its blocks: from here on along `next`, by address, live and free,

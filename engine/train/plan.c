@@ -231,6 +231,7 @@ static void add_phases(cJSON *json, const struct arena_stats *s) {
         json_add_i64(peaks, name, s->phase_peak[i]);
         json_add_string(row, "phase", name);
         json_add_i64(row, "peak_bytes", s->phase_peak[i]);
+        json_add_i64(row, "logits_bytes", s->phase_followed[i]);
         cJSON_AddItemToObject(row, "categories", categories_of(s->phase_categories[i]));
         cJSON_AddItemToArray(table, row);
     }
@@ -252,6 +253,7 @@ cJSON *plan_to_json(const struct plan *plan, int64_t capacity) {
     }
     json_add_string(json, "peak_phase", phase_name(s->peak_phase));
     cJSON_AddItemToObject(json, "categories_at_peak", categories_of(s->at_peak));
+    json_add_i64(json, "logits_peak_bytes", s->followed_peak);
     add_phases(json, s);
     json_add_i64(json, "parameters", plan->parameters);
     json_add_i64(json, "trainable_parameters", plan->trainable_parameters);

@@ -33,6 +33,7 @@ static void add_phases(cJSON *json, const struct arena_stats *stats) {
         if (stats->phase_peak[p] == 0) continue;
         cJSON *const phase = cJSON_AddObjectToObject(phases, phase_name((enum phase)p));
         json_add_i64(phase, "peak", stats->phase_peak[p]);
+        if (stats->phase_followed[p]) json_add_i64(phase, "logits", stats->phase_followed[p]);
         cJSON *const categories = cJSON_AddObjectToObject(phase, "categories");
         for (int i = 0; i < CATEGORY_COUNT; i++) {
             const int64_t bytes = stats->phase_categories[p][i];

@@ -140,6 +140,7 @@ static enum status open_arena(struct session *s, const struct session_options *o
     TRY(alloc_conf_apply(&options->alloc_conf, capacity, &settings, e));
     TRY(arena_open(&s->arena, s->device, capacity, e));
     arena_configure(s->arena, &settings);
+    arena_follow(s->arena, "loss"); /* the logits: what a large vocabulary costs */
     return STATUS_OK;
 }
 

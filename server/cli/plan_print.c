@@ -153,6 +153,22 @@ static void print_phases(const struct page *p) {
     }
 }
 
+/* A line of their own: with a large vocabulary they are what surprises people. */
+static void print_logits(const struct page *p) {
+    const double most = number(p->plan, "logits_peak_bytes");
+    double there = 0;
+    char a[24], b[24];
+    const cJSON *row = NULL;
+    if (most <= 0) return;
+    cJSON_ArrayForEach(row, json_member(p->plan, "phase_table")) {
+        if (strcmp(text(row, "phase"), text(p->plan, "peak_phase")) == 0)
+            there = number(row, "logits_bytes");
+    }
+    str_appendf(p->out,
+                "  %-*slogits and loss %s of the activations (at most %s; loss_chunk_rows)\n",
+                NAME_WIDTH, "", bytes(there, a), bytes(most, b));
+}
+
 static void print_legend(const struct page *p) {
     const cJSON *const peak = json_member(p->plan, "categories_at_peak");
     char size[24];
@@ -173,6 +189,7 @@ static void print_legend(const struct page *p) {
         count++;
     }
     str_append(p->out, "\n");
+    print_logits(p);
     if (p->capacity <= 0) return;
     str_appendf(p->out, "  %-*s\xE2\x94\x82 capacity %s (%s)\n", NAME_WIDTH, "",
                 bytes(p->capacity, size), text(json_member(p->plan, "verdict"), "capacity_from"));

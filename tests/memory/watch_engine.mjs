@@ -1,6 +1,6 @@
 // tests/memory/watch_engine.mjs - what a rank tells of its memory, run by run: the peak that was planned although its
-// row comes late (case M15), what others hold without any list of processes (M35), settings of the allocator and of
-// PyTorch's variable (M05), and the report of an out-of-memory.
+// row comes late (case M15), the logits by themselves (M18), what others hold without any list of processes (M35),
+// settings of the allocator and of PyTorch's variable (M05), and the report of an out-of-memory.
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -107,6 +107,21 @@ await check("M05 what cannot be taken over is refused by name, and a contradicti
         assert.notEqual(code, 0, value);
         assert.match(json.error.message, message);
     }
+});
+
+await check("M18 the logits are a line of their own, in the plan as in the run, and loss_chunk_rows moves it", async () => {
+    const logits = [];
+    for (const loss_chunk_rows of [64, 16]) {
+        const folder = newRun({ max_steps: 2, loss_chunk_rows });
+        const { json } = ask("plan", join(folder, "spec.json"));
+        assert.equal((await run(folder)).code, 0);
+        const { phases } = memoryOf(folder).at(-1);
+        const planned = json.phase_table.find((row) => row.phase === "forward");
+        assert.equal(phases.forward.logits ?? 0, planned.logits_bytes);
+        assert.ok(planned.logits_bytes <= planned.categories.activations);
+        logits.push(json.logits_peak_bytes);
+    }
+    assert.ok(logits[1] > 0 && logits[1] < logits[0] - 40 * 1024 * 4, `${logits}: 48 rows of 1024 words less`);
 });
 
 await check("an out-of-memory tells who asked, in which layer, and what holds the memory", async () => {

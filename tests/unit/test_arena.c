@@ -329,6 +329,29 @@ static void test_arena_counts_totals_and_requests(void **state) {
     arena_free(f->arena, a);
 }
 
+/* The part of a category that one label holds: at each phase's peak, and at most. */
+static void test_arena_follows_a_label(void **state) {
+    struct fixture *const f = *state;
+    arena_follow(f->arena, "loss");
+    arena_enter(f->arena, PHASE_FORWARD);
+    arena_set_label(f->arena, (struct arena_label){"mlp", 0});
+    struct arena_block *const x = take(f, 8192, CATEGORY_ACTIVATIONS);
+    arena_set_label(f->arena, (struct arena_label){"loss", -1});
+    struct arena_block *const logits = take(f, 4096, CATEGORY_ACTIVATIONS);
+    arena_enter(f->arena, PHASE_BACKWARD);
+    arena_set_label(f->arena, (struct arena_label){"mlp", 0});
+    arena_free(f->arena, logits);
+    struct arena_block *const dx = take(f, 8192, CATEGORY_ACTIVATIONS);
+    const struct arena_stats s = stats_of(f);
+    assert_int_equal(s.phase_followed[PHASE_FORWARD], 4096);
+    assert_int_equal(s.phase_peak[PHASE_BACKWARD], 16384);
+    assert_int_equal(s.phase_followed[PHASE_BACKWARD], 0);
+    assert_int_equal(s.followed, 0);
+    assert_int_equal(s.followed_peak, 4096);
+    arena_free(f->arena, x);
+    arena_free(f->arena, dx);
+}
+
 int main(void) {
 #define WITH_ARENA(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
     const struct CMUnitTest tests[] = {
@@ -344,6 +367,7 @@ int main(void) {
         WITH_ARENA(test_arena_split_limit_keeps_large_holes_whole),
         WITH_ARENA(test_arena_settle_trims_above_the_threshold_only),
         WITH_ARENA(test_arena_counts_totals_and_requests),
+        WITH_ARENA(test_arena_follows_a_label),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
