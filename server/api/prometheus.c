@@ -1,9 +1,9 @@
 /* prometheus.c - GET /metrics: the server and the job that runs, in the text format that Prometheus
  * scrapes (version 0.0.4).
  *
- * Names follow its conventions: a unit at the end, counters end in _total. What is not known is left
- * out, because a gauge of 0 would be a lie. Only the running job has numbers of its own, so the
- * number of series stays small whatever the history. */
+ * Names follow its conventions: a unit at the end, counters end in _total. What is not known is
+ * left out, because a gauge of 0 would be a lie. Only the running job has numbers of its own, so
+ * the number of series stays small whatever the history. */
 #include "server/api/api.h"
 
 #include <math.h>

@@ -109,7 +109,7 @@ await check("M05 what cannot be taken over is refused by name, and a contradicti
     }
 });
 
-await check("M18 the logits are a line of their own, in the plan as in the run, and loss_chunk_rows moves it", async () => {
+await check("M18 the logits are a line of their own, in plan and run, and loss_chunk_rows moves it", async () => {
     const logits = [];
     for (const loss_chunk_rows of [64, 16]) {
         const folder = newRun({ max_steps: 2, loss_chunk_rows });
