@@ -6,9 +6,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/train/measure.h"
+#include "engine/train/overhead.h"
 #include "kernels/cards.h"
 
 /* What a card holds beside the arena before anything was measured on it: the context, and what the
@@ -17,6 +19,13 @@ static const int64_t ASSUMED_OVERHEAD_BYTES = INT64_C(1) << 30;
 
 static void place_named(struct estimate_place *p, const char *name) {
     snprintf(p->name, sizeof p->name, "%s", name);
+}
+
+/* Of a card: measured when one of its kind was used here before. */
+static void take_overhead(struct estimate_place *p) {
+    p->overhead = overhead_recall(p->name);
+    p->overhead_measured = p->overhead >= 0;
+    if (!p->overhead_measured) p->overhead = ASSUMED_OVERHEAD_BYTES;
 }
 
 static enum status use_card(struct estimate_place *p, const struct spec *spec, const char *name,
@@ -35,7 +44,7 @@ static enum status use_card(struct estimate_place *p, const struct spec *spec, c
     }
     place_named(p, card->name);
     p->rates = card_rates(card, precision);
-    p->overhead = ASSUMED_OVERHEAD_BYTES;
+    take_overhead(p);
     const int64_t there = card->memory_bytes - p->overhead;
     const int64_t cap = spec_cap_bytes(&spec->memory.cap, card->memory_bytes);
     p->capacity = cap > 0 && cap < there ? cap : there;
@@ -71,7 +80,7 @@ static void use_gpu(struct estimate_place *p, const struct spec *spec, enum prec
     if (rates_recall(&p->rates, gpu.name, precision, &ignored) != STATUS_OK) {
         p->rates = card ? card_rates(card, precision) : (struct rates){0};
     }
-    p->overhead = ASSUMED_OVERHEAD_BYTES;
+    take_overhead(p);
     if (gpu.free_bytes < 0) return;
     const int64_t there = gpu.free_bytes - p->overhead;
     const int64_t cap = spec_cap_bytes(&spec->memory.cap, gpu.total_bytes);
@@ -85,6 +94,9 @@ static enum status use_processor(struct estimate_place *p, const struct spec *sp
     struct err ignored = {0};
     TRY(device_open(&device, spec->device, options, e));
     place_named(p, device->detail);
+    /* This very process with its libraries loaded and no tensor yet. */
+    p->overhead = host_resident();
+    p->overhead_measured = p->overhead >= 0;
     if (rates_recall(&p->rates, device->detail, device->precision, &ignored) != STATUS_OK)
         p->rates = (struct rates){0};
     const enum status status =

@@ -303,9 +303,7 @@ done:
     return status;
 }
 
-/* rates-<hash of what they depend on>.json in the cache folder. Caller frees. */
-static enum status file_of(const char *device, enum precision precision, char **path,
-                           struct err *e) {
+enum status measure_file(const char *what, const char *device, char **path, struct err *e) {
     struct cache_place place = {0};
     const enum status status = cache_place_find(&place, e);
     if (status == STATUS_OK) {
@@ -313,12 +311,20 @@ static enum status file_of(const char *device, enum precision precision, char **
         for (const char *at = device; *at; at++) {
             hash = (hash ^ (unsigned char)*at) * UINT64_C(0x100000001B3);
         }
-        char *const name = str_format("rates-%d-%s-%016llx.json", VERSION,
-                                      precision_name(precision), (unsigned long long)hash);
+        char *const name =
+            str_format("%s-%d-%016llx.json", what, VERSION, (unsigned long long)hash);
         *path = file_join(place.folder, name);
         mem_free(name);
     }
     cache_place_release(&place);
+    return status;
+}
+
+static enum status file_of(const char *device, enum precision precision, char **path,
+                           struct err *e) {
+    char *const what = str_format("rates-%s", precision_name(precision));
+    const enum status status = measure_file(what, device, path, e);
+    mem_free(what);
     return status;
 }
 

@@ -10,6 +10,9 @@
 /* What the file is named after: a card's name, or processor, threads and library. */
 const char *rates_name(const struct device *device, char buffer[RATES_NAME_MAX]);
 
+/* Where something that was measured on a device of this name is kept. Caller frees *path. */
+enum status measure_file(const char *what, const char *device, char **path, struct err *e);
+
 /* Times the operations on buffers of its own (about 100 MiB, given back), in about a second. */
 enum status rates_measure(struct rates *rates, struct device *device, struct err *e);
 /* Keeps them under the device's name. */

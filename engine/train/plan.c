@@ -37,20 +37,26 @@ static struct step_options step_of(struct session *s, const struct plan_request 
                                  .grad_scale = 1};
 }
 
+enum status plan_step(struct session *s, const struct plan_request *r, const struct batch *batch,
+                      int64_t micros, struct err *e) {
+    const struct step_options options = step_of(s, r);
+    struct step_sums sums = {0};
+    struct optimizer_report report;
+    TRY(optimizer_zero_grad(&s->optimizer, e));
+    for (int64_t i = 0; i < micros; i++) {
+        TRY(step_train(&s->model, batch, &options, &sums, e));
+    }
+    arena_enter(s->arena, PHASE_OPTIMIZER);
+    TRY(optimizer_sum_gradients(&s->optimizer, e));
+    TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
+    arena_settle(s->arena);
+    return STATUS_OK;
+}
+
 static enum status train_shape(struct session *s, const struct plan_request *r,
                                const struct batch *batch, struct err *e) {
-    const struct step_options options = step_of(s, r);
-    for (int step = 0; step < 2; step++) {
-        struct step_sums sums = {0};
-        struct optimizer_report report;
-        TRY(optimizer_zero_grad(&s->optimizer, e));
-        TRY(step_train(&s->model, batch, &options, &sums, e));
-        arena_enter(s->arena, PHASE_OPTIMIZER);
-        TRY(optimizer_sum_gradients(&s->optimizer, e));
-        TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
-        arena_settle(s->arena);
-    }
-    return STATUS_OK;
+    TRY(plan_step(s, r, batch, 1, e));
+    return plan_step(s, r, batch, 1, e);
 }
 
 static enum status eval_shape(struct session *s, const struct plan_request *r,

@@ -48,6 +48,10 @@ struct device_work plan_step_work(const struct plan *plan);
  * except that memory never runs out. */
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e);
 
+/* One step in an open session: so many micro-batches like this one, then the update. */
+enum status plan_step(struct session *s, const struct plan_request *request,
+                      const struct batch *batch, int64_t micros, struct err *e);
+
 /* Runs the steps of a request in an open session: what plan_make does after opening and loading.
  * Tests run it on real devices and compare. */
 enum status plan_steps(struct session *s, const struct plan_request *request, struct err *e);

@@ -17,6 +17,7 @@
 #include "engine/train/estimate.h"
 #include "engine/train/measure.h"
 #include "engine/train/plan_ranks.h"
+#include "engine/train/probe.h"
 #include "engine/train/run_parts.h"
 #include "engine/train/verdict.h"
 
@@ -24,7 +25,7 @@ enum { SPEC_BYTES_MAX = 1 << 20 };
 
 struct question {
     const char *spec_path, *folder, *card;
-    bool measure, by_name; /* the model is a name of the catalog, never a folder */
+    bool measure, probe, by_name; /* the model is a name of the catalog, never a folder */
     struct run *run;
     struct plan_ranks *plans;
     const char *model_from, *weights, *data; /* words of the answer */
@@ -36,15 +37,18 @@ static enum status read_args(struct question *q, char **args, struct err *e) {
     for (; args[0]; args++) {
         if (strcmp(args[0], "--measure") == 0) {
             q->measure = true;
+        } else if (strcmp(args[0], "--probe") == 0) {
+            q->probe = true;
         } else if (strcmp(args[0], "--by-name") == 0) {
             q->by_name = true;
         } else if (strcmp(args[0], "--card") == 0) {
             FAIL_IF(!args[1], STATUS_INVALID, "--card needs the name of a card, such as h100-80gb");
             q->card = *++args;
         } else if (str_starts_with(args[0], "--")) {
-            return err_set(e, STATUS_INVALID,
-                           "plan: %.80s is not known; known are --card, --measure, --by-name",
-                           args[0]);
+            return err_set(
+                e, STATUS_INVALID,
+                "plan: %.80s is not known; known are --card, --measure, --probe, --by-name",
+                args[0]);
         } else if (!q->spec_path) {
             q->spec_path = strcmp(args[0], "-") == 0 ? "/dev/stdin" : args[0];
         } else if (!q->folder) {
@@ -222,17 +226,34 @@ static enum status answer(const struct question *q, cJSON **out, struct err *e) 
     return status;
 }
 
+/* Real steps, after everything that can be said without them. */
+static enum status add_probe(const struct question *q, cJSON *json, struct err *e) {
+    cJSON *probe = NULL;
+    FAIL_IF(q->card || q->place.capacity <= 0, STATUS_INVALID,
+            "--probe trains on this machine: leave out --card, and name a device that is here");
+    FAIL_IF(strcmp(q->weights, "there") != 0, STATUS_NOT_FOUND,
+            "--probe trains: it needs the weights of %s", q->run->spec.model);
+    TRY(probe_run(&q->plans->request, q->place.capacity, &probe, e));
+    cJSON_AddItemToObject(json, "probe", probe);
+    return STATUS_OK;
+}
+
 enum status plan_ask(char **args, cJSON **out, struct err *e) {
     struct run *const r = mem_new(1, sizeof *r);
     struct question q = {.run = r, .plans = mem_new(1, sizeof *q.plans)};
+    cJSON *json = NULL;
     enum status status = STATUS_OK;
     GUARD(read_args(&q, args, e));
     GUARD(q.folder ? read_job(&q, e) : read_question(&q, e));
     if (q.measure) GUARD(measure_here(&q, e));
     GUARD(find_place(&q, e));
     GUARD(plan_all(&q, e));
-    GUARD(answer(&q, out, e));
+    GUARD(answer(&q, &json, e));
+    if (q.probe) GUARD(add_probe(&q, json, e));
+    *out = json;
+    json = NULL;
 done:
+    cJSON_Delete(json);
     mem_free(q.plans);
     run_close(r);
     mem_free(r);

@@ -7,8 +7,8 @@
 
 #include "base/json.h"
 
-/* args: SPEC [DIR] [--card NAME] [--measure] [--by-name], NULL behind the last. Caller frees *out
- * with cJSON_Delete. */
+/* args: SPEC [DIR] [--card NAME] [--measure] [--probe] [--by-name], NULL behind the last. Caller
+ * frees *out with cJSON_Delete. */
 enum status plan_ask(char **args, cJSON **out, struct err *e);
 
 #endif

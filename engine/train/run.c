@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/start_trace.h"
 #include "engine/rundir.h"
+#include "engine/train/overhead.h"
 #include "engine/train/recover_report.h"
 
 static bool is_due(int64_t every, int64_t step) {
@@ -70,6 +71,7 @@ static enum status run_all(struct run *r, struct err *e) {
     TRY(run_prepare(r, e));
     TRY(train(r, e));
     TRY(run_export(r, &result, e));
+    if (r->place.rank == 0) overhead_remember(&r->session);
     return finish(r, "succeeded", result, e);
 }
 

@@ -28,6 +28,7 @@ static const char HELP[] =
     "  --data FILE       rows to train on: the plan is then for their real lengths\n"
     "  --card NAME       plan for this card, which need not be here: h100-80gb, rtx4090-24gb, ...\n"
     "  --measure         time this machine's operations first, once, for estimates of time\n"
+    "  --probe           try it with real steps here: growing rows, then shrinking memory\n"
     "  --url URL         ask this server instead of the engine beside this program\n"
     "  --api-key-file F  with --url: the first line of F is sent as the API key\n"
     "  --engine FILE     the engine (beside this program)\n"
@@ -38,16 +39,21 @@ static const char HELP[] =
 struct settings {
     const char *card, *url, *key_file, *engine;
     struct option_list what, set, data;
-    bool measure, json, help;
+    bool measure, probe, json, help;
 };
 
 static enum status read_settings(const struct cli *cli, struct settings *s, struct err *e) {
     *s = (struct settings){0};
     const struct option options[] = {
-        {.name = "--set", .list = &s->set},       {.name = "--data", .list = &s->data},
-        {.name = "--card", .text = &s->card},     {.name = "--measure", .flag = &s->measure},
-        {.name = "--url", .text = &s->url},       {.name = "--api-key-file", .text = &s->key_file},
-        {.name = "--engine", .text = &s->engine}, {.name = "--json", .flag = &s->json},
+        {.name = "--set", .list = &s->set},
+        {.name = "--data", .list = &s->data},
+        {.name = "--card", .text = &s->card},
+        {.name = "--measure", .flag = &s->measure},
+        {.name = "--probe", .flag = &s->probe},
+        {.name = "--url", .text = &s->url},
+        {.name = "--api-key-file", .text = &s->key_file},
+        {.name = "--engine", .text = &s->engine},
+        {.name = "--json", .flag = &s->json},
         {.name = "--help", .flag = &s->help},
     };
     const struct option_table table = {options, COUNT_OF(options), &s->what};
@@ -55,8 +61,8 @@ static enum status read_settings(const struct cli *cli, struct settings *s, stru
     if (s->help) return STATUS_OK;
     FAIL_IF(s->what.count != 1, STATUS_INVALID,
             "name one model or one run spec: plimsoll plan Llama-3.1-8B");
-    FAIL_IF(s->url && (s->measure || s->data.count > 0), STATUS_INVALID,
-            "--measure and --data are about this machine: leave out --url");
+    FAIL_IF(s->url && (s->measure || s->probe || s->data.count > 0), STATUS_INVALID,
+            "--measure, --probe and --data are about this machine: leave out --url");
     return STATUS_OK;
 }
 
@@ -140,6 +146,7 @@ static enum status ask_engine(const struct cli *cli, const struct settings *s, c
     if (s->card) argv[argc++] = "--card";
     if (s->card) argv[argc++] = s->card;
     if (s->measure) argv[argc++] = "--measure";
+    if (s->probe) argv[argc++] = "--probe";
     json_append(&input, spec);
     const struct process_question question = {.argv = argv,
                                               .input = &input,

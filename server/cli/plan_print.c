@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "server/cli/data_print.h"
 
-enum { BAR_WIDTH = 46, NAME_WIDTH = 12 };
+enum { BAR_WIDTH = 46, NAME_WIDTH = 12, SPEED_WIDTH = 20 };
 /* Beyond so many times the need the capacity is not drawn. */
 static const double DRAWN_MAX = 2.5;
 
@@ -360,6 +360,79 @@ static void print_changes(const struct page *p) {
     print_advice(p, json_member(p->plan, "advice"), cJSON_GetArraySize(remedies) > 0);
 }
 
+static double fastest_of(const cJSON *list) {
+    const cJSON *item = NULL;
+    double most = 0;
+    cJSON_ArrayForEach(item, list) most = fmax(most, number(item, "tokens_per_second"));
+    return most;
+}
+
+/* " 1234 tokens/s ######" */
+static void print_speed(const struct page *p, double speed, double fastest) {
+    const int width = fastest > 0 ? (int)lround(speed / fastest * SPEED_WIDTH) : 0;
+    str_appendf(p->out, " %9.0f tokens/s  ", speed);
+    paint(p, GREEN);
+    for (int i = 0; i < width; i++) {
+        str_append(p->out, p->colour ? "\xE2\x96\x88" : "#");
+    }
+    paint(p, RESET);
+}
+
+static void print_ramp(const struct page *p, const cJSON *ramp) {
+    const double fastest = fastest_of(ramp);
+    const cJSON *rung = NULL;
+    char a[24], b[24];
+    str_append(p->out, "\nTried with real steps: rows x tokens, planned peak, measured peak\n");
+    cJSON_ArrayForEach(rung, ramp) {
+        const double planned = number(rung, "planned_peak_bytes");
+        str_appendf(p->out, "  %5.0f x %-7.0f %11s", number(rung, "rows"), number(rung, "length"),
+                    bytes(planned, a));
+        if (!is_set(rung, "measured_peak_bytes")) {
+            str_append(p->out, "  does not fit\n");
+            continue;
+        }
+        const double measured = number(rung, "measured_peak_bytes");
+        const bool equal = cJSON_IsTrue(json_member(rung, "equal"));
+        paint(p, equal ? GREEN : RED);
+        if (equal) {
+            str_append(p->out, "  equal to the byte");
+        } else {
+            str_appendf(p->out, "  %11s, %.0f bytes off", bytes(measured, b), measured - planned);
+        }
+        paint(p, RESET);
+        print_speed(p, number(rung, "tokens_per_second"), fastest);
+        str_append(p->out, "\n");
+    }
+}
+
+static void print_cap(const struct page *p, const cJSON *cap) {
+    const double fastest = fastest_of(cap);
+    const cJSON *rung = NULL, *name = NULL;
+    char size[24];
+    str_append(p->out, "\nWith less and less memory, and the remedies that this takes\n");
+    cJSON_ArrayForEach(rung, cap) {
+        const bool fits = cJSON_IsTrue(json_member(rung, "fits"));
+        str_appendf(p->out, "  %3.0f %% %11s", 100 * number(rung, "share"),
+                    bytes(number(rung, "capacity_bytes"), size));
+        if (!fits) {
+            str_append(p->out, "  no remedy is enough\n");
+            continue;
+        }
+        print_speed(p, number(rung, "tokens_per_second"), fastest);
+        cJSON_ArrayForEach(name, json_member(rung, "remedies")) {
+            str_appendf(p->out, " %s", cJSON_IsString(name) ? name->valuestring : "");
+        }
+        str_append(p->out, "\n");
+    }
+}
+
+static void print_probe(const struct page *p) {
+    const cJSON *const probe = json_member(p->plan, "probe");
+    if (!probe) return;
+    print_ramp(p, json_member(probe, "ramp"));
+    print_cap(p, json_member(probe, "cap"));
+}
+
 void plan_print(struct str *out, const cJSON *plan, bool colour) {
     struct page page = {.out = out, .plan = plan, .colour = colour};
     choose_scale(&page);
@@ -372,6 +445,7 @@ void plan_print(struct str *out, const cJSON *plan, bool colour) {
     print_time(&page);
     print_ranks(&page);
     print_changes(&page);
+    print_probe(&page);
 }
 
 bool plan_is_fine(const cJSON *plan) {

@@ -3,7 +3,7 @@
 // Method: real questions to the real engine; the answer says what it rests on, and is right where it can be checked: a
 // folder with weights and data gives the peak that a run measures, the same model by its config alone the same bytes.
 import assert from "node:assert/strict";
-import { cpSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ask, check, finish, MODEL, newFolder, newRun } from "./support.mjs";
 
@@ -92,6 +92,14 @@ await check("with data the shapes are those of the data", () => {
     assert.equal(plan.data_from, "files");
     assert.ok(plan.when.longest < 1024, "the rows are shorter than max_length");
     assert.ok(plan.total_steps > 0);
+});
+
+await check("overhead: on the processor it is measured by whoever plans, for a card it is kept from runs", () => {
+    const { overhead } = answer({ model: "SmolLM2-135M" });
+    assert.equal(overhead.from, "measured");
+    assert.ok(overhead.bytes > 2 ** 20 && overhead.bytes < 2 ** 30, String(overhead.bytes));
+    const names = readdirSync(process.env.PLIMSOLL_CACHE_DIR);
+    assert.ok(!names.some((name) => name.startsWith("overhead")), "no card was used");
 });
 
 await check("all defaults are shown", () => {
