@@ -204,12 +204,44 @@ static void test_memory_series_are_by_rank_and_exact(void **state) {
     close_store(store, folder, &job);
 }
 
+/* Made by the first release's statements: two steps of a job, without ranks. */
+static void test_memory_series_of_an_older_database_are_kept(void **state) {
+    (void)state;
+    struct job_row job = {0};
+    struct store *store = NULL;
+    struct err e = {0};
+    struct str text = {0};
+    cJSON *json = NULL;
+    char *folder = new_folder();
+    char *path = file_join(folder, "plimsoll.db");
+    assert_int_equal(file_make_folder(folder, &e), STATUS_OK);
+    assert_int_equal(file_copy("tests/unit/data/store/schema1.db", path, &e), STATUS_OK);
+    mem_free(path);
+    assert_int_equal(store_open(&store, folder, &e), STATUS_OK);
+    assert_int_equal(store_job_get(store, "ftjob-old", &job, &e), STATUS_OK);
+    const struct metrics_request request = {800, 0, INT64_MAX};
+    assert_int_equal(metrics_write(store, &job, &request, &text, &e), STATUS_OK);
+    assert_int_equal(json_parse(str_text(&text), text.len, "metrics", &json, &e), STATUS_OK);
+    const cJSON *const memory = json_member(json, "memory");
+    assert_int_equal(cJSON_GetArraySize(json_member(memory, "step")), 2);
+    assert_true(cJSON_GetArrayItem(json_member(memory, "peak"), 1)->valuedouble == 30000000003.0);
+    assert_true(cJSON_GetArrayItem(json_member(memory, "step_peak"), 1)->valuedouble ==
+                30000000003.0);
+    assert_true(cJSON_IsNull(cJSON_GetArrayItem(json_member(memory, "others"), 0)));
+    const cJSON *const staging = json_member(json_member(memory, "categories"), "staging");
+    assert_int_equal(cJSON_GetArrayItem(staging, 1)->valueint, 8);
+    cJSON_Delete(json);
+    str_release(&text);
+    close_store(store, folder, &job);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory_uneven_rank_is_named_with_its_cause),
         cmocka_unit_test(test_memory_verdict_is_about_the_device),
         cmocka_unit_test(test_memory_summary_has_the_classic_rows),
         cmocka_unit_test(test_memory_series_are_by_rank_and_exact),
+        cmocka_unit_test(test_memory_series_of_an_older_database_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
