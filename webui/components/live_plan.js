@@ -12,9 +12,10 @@ import { flatKeys, rungsOf, verdictOf } from "../lib/plan.js";
 
 const REST_MS = 500; // how long nothing must change before the server is asked
 
-// { plan, error, busy } for a body; null asks nothing.
+// { plan, error, busy, again() } for a body; null asks nothing.
 function usePlan(body) {
     const [state, setState] = useState({ plan: null, error: null, busy: false });
+    const [attempt, setAttempt] = useState(0);
     const text = body && JSON.stringify(body);
     useEffect(() => {
         if (!text) {
@@ -37,15 +38,18 @@ function usePlan(body) {
             clearTimeout(timer);
             control.abort();
         };
-    }, [text]);
-    return state;
+    }, [text, attempt]);
+    return { ...state, again: () => setAttempt((n) => n + 1) };
 }
 
 function Facts({ plan }) {
     const { time, overhead } = plan;
     const facts = [
-        time?.seconds_per_step > 0 && ["A step takes about", `${formatSignificant(time.seconds_per_step, 2)} s`],
-        time?.seconds_total > 0 && ["All steps", formatDuration(time.seconds_total)],
+        time?.seconds_per_step > 0 && [
+            `A step, from ${time.rates} rates`,
+            `about ${formatSignificant(time.seconds_per_step, 2)} s`,
+        ],
+        time?.seconds_total > 0 && ["All steps", `about ${formatDuration(time.seconds_total)}`],
         time?.tokens_per_second > 0 && ["Speed", `${formatCount(Math.round(time.tokens_per_second))} tokens/s`],
         plan.total_steps > 0 && ["Steps", formatNumber(plan.total_steps)],
         overhead?.bytes > 0 && [`Context and libraries, ${overhead.from}`, formatBytes(overhead.bytes)],
@@ -168,7 +172,7 @@ function Answer({ plan, onUse }) {
 
 // `body` is what would start the job, or null while something is missing; onUse(set) puts keys into the form.
 export function LivePlan({ body, missing, onUse }) {
-    const { plan, error, busy } = usePlan(body);
+    const { plan, error, busy, again } = usePlan(body);
     return html`<div class="live-plan" aria-busy=${busy ? "true" : "false"}>
         ${!body && html`<p class="muted">${missing}</p>`}
         ${body && !plan && busy && html`<${Loading} what="the plan" />`}
@@ -177,6 +181,7 @@ export function LivePlan({ body, missing, onUse }) {
         html`<div class="note note-warn">
             <strong>There is no plan for this</strong>
             <p>${error.message}</p>
+            ${error.param ? "" : html`<button type="button" class="button small" onClick=${again}>Try again</button>`}
         </div>`}
         ${plan && html`<div class=${busy ? "old-answer" : ""}><${Answer} plan=${plan} onUse=${onUse} /></div>`}
     </div>`;
