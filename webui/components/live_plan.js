@@ -149,6 +149,17 @@ function peakText({ when }) {
     return `Fullest in ${when.phase}: a micro-batch of ${tokens} tokens, ${rows} rows, the longest ${longest}.`;
 }
 
+// With several ranks, which of them decides; the bars are those of that rank.
+function ranksText({ ranks, neediest_rank: neediest }) {
+    if (!(ranks?.length > 1)) {
+        return "";
+    }
+    const peaks = ranks.map((rank) => rank.planned_peak_bytes);
+    const apart = Math.max(...peaks) - Math.min(...peaks);
+    const spread = apart > 0 ? `; the others need up to ${formatBytes(apart)} less` : ", as do the others";
+    return `Of ${formatNumber(ranks.length)} ranks, number ${neediest} needs most and is shown${spread}.`;
+}
+
 // From which data and which weights: what the answer does not know is said.
 function sourceText({ data_from: data, weights }) {
     return [
@@ -165,7 +176,7 @@ function Answer({ plan, onUse }) {
         ${sourceText(plan) && html`<p class="muted">${sourceText(plan)}</p>`}
         <${Facts} plan=${plan} />
         <${PlanBars} plan=${plan} />
-        ${peakText(plan) && html`<p class="muted">${peakText(plan)}</p>`}
+        <p class="muted">${[peakText(plan), ranksText(plan)].filter(Boolean).join(" ")}</p>
         <${Remedies} plan=${plan} onUse=${onUse} />
         <${Advice} plan=${plan} onUse=${onUse} />`;
 }

@@ -75,8 +75,8 @@ function categoryRows(plan, newest) {
 }
 
 // Ranks have rows of their own lengths, so each has its own plan; one that holds only rank 0's says nothing of others.
-function rankRows(plan, ranks) {
-    const known = new Map((plan?.ranks ?? [{ ...plan, rank: 0 }]).map((one) => [one.rank, plannedPeak(one)]));
+function rankRows(plan, ranks, neediest) {
+    const known = new Map((plan?.ranks ?? [{ ...plan, rank: neediest }]).map((one) => [one.rank, plannedPeak(one)]));
     return ranks.length < 2
         ? []
         : ranks.map(([rank, event]) => ({
@@ -97,8 +97,11 @@ function Parameters({ plan }) {
     </p>`;
 }
 
-function Numbers({ plan, planned, measured, ranks }) {
-    const newest = ranks[0]?.[1];
+// The plan is that of the rank that needs most; so is what it is measured with.
+const eventOf = (ranks, rank) => (ranks.find(([one]) => one === rank) ?? ranks[0])?.[1];
+
+function Numbers({ plan, planned, measured, ranks, neediest }) {
+    const newest = eventOf(ranks, neediest);
     return html`<div class="table-scroll" tabindex="0" role="region" aria-label="Planned against measured">
         <table class="table table-numbers">
             <thead>
@@ -110,7 +113,7 @@ function Numbers({ plan, planned, measured, ranks }) {
                 </tr>
             </thead>
             <${Rows} rows=${[{ label: "Peak", planned, measured: measured > 0 ? measured : null }]} />
-            <${Rows} title="By rank" rows=${rankRows(plan, ranks)} />
+            <${Rows} title="By rank" rows=${rankRows(plan, ranks, neediest)} />
             <${Rows} title="Peak of each phase" rows=${phaseRows(plan, newest)} />
             <${Rows} title="At the peak, by category" rows=${categoryRows(plan, newest)} />
         </table>
@@ -135,9 +138,11 @@ function Changes({ asked, plan, remedies }) {
 }
 
 // `ranks` is [[rank, its newest memory event]], `remedies` those that hold now.
-export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies = [] }) {
+export function PlanCard({ plan: asked, measured: peak, capacity, ranks = [], remedies = [] }) {
     const plan = planOfRun(asked, remedies);
     const planned = plannedPeak(plan);
+    const neediest = asked?.neediest_rank ?? 0;
+    const measured = ranks.length > 1 ? (eventOf(ranks, neediest).peak ?? peak) : peak;
     if (plannedPeak(asked) === null && !(measured > 0)) {
         return null;
     }
@@ -146,7 +151,7 @@ export function PlanCard({ plan: asked, measured, capacity, ranks = [], remedies
         <h3>Planned against measured</h3>
         ${verdict(planned, measured) && html`<p>${verdict(planned, measured)}</p>`}
         <${Changes} asked=${asked} plan=${plan} remedies=${remedies} />
-        <${Numbers} plan=${plan} planned=${planned} measured=${measured} ranks=${ranks} />
+        <${Numbers} plan=${plan} planned=${planned} measured=${measured} ranks=${ranks} neediest=${neediest} />
         ${line > 0 && html`<p class="muted">The load line is at ${formatBytes(line)}.</p>`}
         <${Parameters} plan=${asked} />
         ${(asked?.warnings ?? []).map((text) => html`<p key=${text} class="note note-warn break">${text}</p>`)}
