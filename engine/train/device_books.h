@@ -21,6 +21,11 @@ struct device_books {
     bool begun, before_known;
     int64_t looks;    /* so far */
     int64_t overhead; /* outside arena and graphs, as last measured; see OVERHEAD_LOOKS */
+    /* Ranks of one run may share a device: what they hold there is not somebody else's. */
+    uint64_t place;         /* which device this is, all over the world; 0: not known */
+    int64_t held;           /* of this rank there, as last looked at */
+    int64_t ours_elsewhere; /* of the run's other ranks there */
+    bool shared;            /* there are such ranks */
 };
 
 /* Bytes; -1 where unknown. */
@@ -33,6 +38,17 @@ struct device_view {
 
 /* Before the device "cuda:N" is opened; on others it does nothing. */
 void device_books_begin(struct device_books *books, const char *device);
+/* Finds out which device it is, once it is open, and what is held there already. */
+enum status device_books_join(const struct session *s, struct err *e);
+/* What each of the run's ranks tells the others. */
+struct device_share {
+    uint64_t place;
+    int64_t held;
+};
+struct device_share device_books_share(const struct device_books *books);
+/* The shares [world] of all ranks, this one's at `rank` among them. */
+void device_books_hear(struct device_books *books, const struct device_share *shares, int64_t world,
+                       int64_t rank);
 /* What the books of a session say now. On the CPU the device is the host's memory and the overhead
  * what the process has beside the arena. STATUS_DEVICE if the device does not answer. */
 enum status device_books_look(const struct session *s, struct device_view *out, struct err *e);

@@ -10,13 +10,15 @@
 #include <stdint.h>
 
 #include "engine/dist/comm.h"
+#include "engine/train/device_books.h"
 
 /* A rank's part of a step or of an evaluation. */
 struct gang_part {
     double loss; /* a sum over trained tokens */
     int64_t correct, trained, tokens;
-    double seconds;   /* of its own computing, up to where it met the others */
-    int64_t stopping; /* somebody has asked this rank to stop */
+    double seconds;            /* of its own computing, up to where it met the others */
+    int64_t stopping;          /* somebody has asked this rank to stop */
+    struct device_share share; /* of its device, for the books; not summed */
 };
 
 /* parts [world], in order of ranks; *sum of them, in that order: seconds are the longest, stopping

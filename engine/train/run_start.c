@@ -222,6 +222,7 @@ enum status run_prepare(struct run *r, struct err *e) {
     TRY(report_start(&r->log, &start, e));
     TRY(report_alloc_conf(&r->log, &r->options.alloc_conf, e));
     TRY(report_holdings(&r->log, &r->session, r->state.step, e));
+    TRY(device_books_join(&r->session, e));
     r->schedule = (struct schedule){.type = schedule_parse(r->spec.lr_scheduler_type),
                                     .peak = r->spec.learning_rate,
                                     .warmup_steps = r->spec.warmup_steps,

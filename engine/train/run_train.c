@@ -93,6 +93,17 @@ static enum status train_micros(struct run *r, struct step_sums *sums, struct er
                : STATUS_OK;
 }
 
+/* What the other ranks hold on this rank's device. */
+static void hear_shares(struct run *r) {
+    const int64_t world = r->comm->world;
+    struct device_share *const shares = mem_new((size_t)world, sizeof *shares);
+    for (int64_t i = 0; i < world; i++) {
+        shares[i] = r->parts[i].share;
+    }
+    device_books_hear(&r->books, shares, world, r->comm->rank);
+    mem_free(shares);
+}
+
 enum status run_train_step(struct run *r, struct err *e) {
     const int64_t began = clock_steady_ns();
     const struct batcher *const b = &r->corpus.batcher;
@@ -108,9 +119,11 @@ enum status run_train_step(struct run *r, struct err *e) {
                                    .correct = changed.correct,
                                    .trained = sums.trained,
                                    .tokens = sums.tokens,
-                                   .seconds = computed};
+                                   .seconds = computed,
+                                   .share = device_books_share(&r->books)};
     struct gang_part all;
     TRY(gang_sum(r->comm, &mine, r->parts, &all, e));
+    hear_shares(r);
     ASSERT(all.trained == b->step_trained);
     r->state.step++;
     r->state.trained_tokens += all.trained;
