@@ -59,7 +59,8 @@ static uint64_t place_of(struct device *device) {
 enum status device_books_join(const struct session *s, struct err *e) {
     struct device_view view;
     if (!s->books) return STATUS_OK;
-    s->books->place = place_of(s->device);
+    /* Finding out loads NCCL: not for a rank that is alone. */
+    if (s->comm && s->comm->world > 1) s->books->place = place_of(s->device);
     return device_books_look(s, &view, e);
 }
 
@@ -70,7 +71,7 @@ struct device_share device_books_share(const struct device_books *books) {
 void device_books_hear(struct device_books *books, const struct device_share *shares, int64_t world,
                        int64_t rank) {
     books->ours_elsewhere = 0;
-    books->shared = false;
+    books->shared = world > 1 && books->place == 0; /* it may be */
     for (int64_t i = 0; i < world; i++) {
         if (i == rank || books->place == 0 || shares[i].place != books->place) continue;
         books->ours_elsewhere += shares[i].held;

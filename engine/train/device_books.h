@@ -25,7 +25,7 @@ struct device_books {
     uint64_t place;         /* which device this is, all over the world; 0: not known */
     int64_t held;           /* of this rank there, as last looked at */
     int64_t ours_elsewhere; /* of the run's other ranks there */
-    bool shared;            /* there are such ranks */
+    bool shared;            /* there are, or may be, such ranks */
 };
 
 /* Bytes; -1 where unknown. */
