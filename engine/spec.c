@@ -124,6 +124,10 @@ static const struct spec_key KEYS[] = {
             "Rows that one device evaluates at a time."),
     KEY_INT("gradient_accumulation_steps", gradient_accumulation_steps, "1", 1, 65536,
             "Micro-batches whose gradients are summed for one update."),
+    KEY_INT(
+        "micro_batch_tokens", micro_batch_tokens, "0", 0, 1 << 30,
+        "With packed samples: most tokens that a device trains at a time, or one longer sample; "
+        "0 means per_device_train_batch_size times data.max_length. The batch stays the same."),
     KEY_FLOAT("learning_rate", learning_rate, "0.0002", 0, 10, "Highest learning rate."),
     KEY_TEXT("lr_scheduler_type", SPEC_CHOICE, lr_scheduler_type, "\"linear\"",
              "linear|cosine|constant", "How the learning rate falls after the warm-up."),

@@ -137,7 +137,7 @@ static int64_t deal_padded(const struct batcher *b, const struct share *share) {
 
 /* First-fit-decreasing: each sample goes to the first bin that still has room for it. */
 static int64_t deal_packed(const struct batcher *b, const struct share *share) {
-    const int64_t budget = b->options.micro_rows * b->options.max_length;
+    const int64_t budget = batch_budget(&b->options);
     int64_t *const room = mem_new((size_t)share->count, sizeof *room);
     int64_t bins = 0;
     for (int64_t i = 0; i < share->count; i++) {
@@ -146,7 +146,7 @@ static int64_t deal_packed(const struct batcher *b, const struct share *share) {
         while (bin < bins && room[bin] < d->count) {
             bin++;
         }
-        if (bin == bins) room[bins++] = budget;
+        if (bin == bins) room[bins++] = d->count > budget ? d->count : budget;
         ASSERT(room[bin] >= d->count);
         room[bin] -= d->count;
         share->bins[d->index] = bin;
@@ -277,9 +277,17 @@ void batcher_take_rank(struct batcher *b, int64_t rank) {
     b->micro_count = 0; /* nothing is handed out of what was another rank's */
 }
 
-void batcher_cut(struct batcher *b, int64_t micro_rows) {
+int64_t batch_budget(const struct batch_options *o) {
+    const int64_t rows = o->micro_rows * o->max_length;
+    const bool fewer = o->packing && o->strategy == BATCH_OF_SAMPLES && o->micro_tokens > 0;
+    return fewer ? min_i64(o->micro_tokens, rows) : rows;
+}
+
+void batcher_cut(struct batcher *b, int64_t micro_rows, int64_t micro_tokens) {
     ASSERT(micro_rows >= 1 && micro_rows <= INT32_MAX / b->options.max_length);
+    ASSERT(micro_tokens >= 0);
     b->options.micro_rows = micro_rows;
+    b->options.micro_tokens = micro_tokens;
     b->micro_count = 0; /* nothing is handed out of what was cut before */
 }
 

@@ -28,8 +28,10 @@ enum batch_strategy {
 
 struct batch_options {
     enum batch_strategy strategy;
-    int64_t micro_rows;  /* per_device_train_batch_size */
-    int64_t global_rows; /* samples or rows of an optimizer step, of all ranks together */
+    int64_t micro_rows;   /* per_device_train_batch_size */
+    int64_t micro_tokens; /* packed samples: most tokens of a micro-batch, or one longer sample; 0:
+                             micro_rows * max_length */
+    int64_t global_rows;  /* samples or rows of an optimizer step, of all ranks together */
     int64_t max_length;
     bool packing; /* lay samples end to end, in micro-batches of at most micro_rows*max_length
                      tokens: first-fit-decreasing */
@@ -87,9 +89,12 @@ void batcher_step(struct batcher *b, int64_t step);
 /* From the next batcher_step on the part of this rank is handed out. The steps stay what they are.
  */
 void batcher_take_rank(struct batcher *b, int64_t rank);
-/* From the next batcher_step on a micro-batch has this many rows, at least 1. The samples of the
- * steps stay what they are; the step at hand may be prepared again. */
-void batcher_cut(struct batcher *b, int64_t micro_rows);
+/* From the next batcher_step on a micro-batch has this many rows, at least 1, and (see
+ * batch_options) this many tokens. The samples of the steps stay what they are; the step at hand
+ * may be prepared again. */
+void batcher_cut(struct batcher *b, int64_t micro_rows, int64_t micro_tokens);
+/* Most tokens of a micro-batch that has no longer sample. */
+int64_t batch_budget(const struct batch_options *options);
 /* Fills micro-batch `micro` (0-based) of the prepared step; memory in `out` is reused. */
 void batcher_micro(struct batcher *b, int64_t micro, struct batch *out);
 

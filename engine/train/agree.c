@@ -76,6 +76,10 @@ enum status agree_layout(struct comm *comm, struct layout *layout, struct err *e
     for (int64_t rank = 0; status == STATUS_OK && rank < comm->world; rank++) {
         const struct layout *const l = &all[rank];
         layout->micro_rows = least(layout->micro_rows, l->micro_rows);
+        if (l->micro_tokens > 0) /* 0 is no bound */
+            layout->micro_tokens = layout->micro_tokens
+                                       ? least(layout->micro_tokens, l->micro_tokens)
+                                       : l->micro_tokens;
         layout->loss_chunk_rows = least(layout->loss_chunk_rows, l->loss_chunk_rows);
         layout->checkpointed_layers = most(layout->checkpointed_layers, l->checkpointed_layers);
         layout->activation_offloading = layout->activation_offloading || l->activation_offloading;

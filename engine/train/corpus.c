@@ -33,6 +33,7 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
     }
     o.micro_rows = spec_train_rows(spec);
     o.global_rows = spec_step_rows(spec) * o.world;
+    o.micro_tokens = spec->micro_batch_tokens;
     o.shuffle = spec->data.shuffle;
     const bool rows = str_equal(spec->data.packing_strategy, "rows");
     o.strategy = rows ? BATCH_OF_ROWS : BATCH_OF_SAMPLES;

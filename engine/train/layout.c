@@ -8,6 +8,7 @@ struct layout layout_of_spec(const struct spec *spec, const struct model_config 
     const int64_t wanted = spec->gradient_checkpointing_layers;
     const bool all = wanted == 0 || wanted > config->layers;
     return (struct layout){.micro_rows = spec_train_rows(spec),
+                           .micro_tokens = spec->micro_batch_tokens,
                            .loss_chunk_rows = spec->loss_chunk_rows,
                            .checkpointed_layers = !spec->gradient_checkpointing ? 0
                                                   : all                         ? config->layers
@@ -20,7 +21,8 @@ struct layout layout_of_spec(const struct spec *spec, const struct model_config 
 }
 
 bool layout_equal(const struct layout *a, const struct layout *b) {
-    return a->micro_rows == b->micro_rows && a->loss_chunk_rows == b->loss_chunk_rows &&
+    return a->micro_rows == b->micro_rows && a->micro_tokens == b->micro_tokens &&
+           a->loss_chunk_rows == b->loss_chunk_rows &&
            a->checkpointed_layers == b->checkpointed_layers &&
            a->activation_offloading == b->activation_offloading &&
            a->optimizer_offloading == b->optimizer_offloading && a->zero_stage == b->zero_stage &&
@@ -30,6 +32,7 @@ bool layout_equal(const struct layout *a, const struct layout *b) {
 cJSON *layout_to_json(const struct layout *layout) {
     cJSON *const json = cJSON_CreateObject();
     json_add_i64(json, "micro_rows", layout->micro_rows);
+    json_add_i64(json, "micro_tokens", layout->micro_tokens);
     json_add_i64(json, "loss_chunk_rows", layout->loss_chunk_rows);
     json_add_i64(json, "checkpointed_layers", layout->checkpointed_layers);
     json_add_bool(json, "activation_offloading", layout->activation_offloading);
@@ -43,6 +46,7 @@ cJSON *layout_to_json(const struct layout *layout) {
 enum status layout_from_json(struct layout *layout, const cJSON *object, struct err *e) {
     FAIL_IF(!cJSON_IsObject(object), STATUS_INVALID, "a layout must be a JSON object");
     TRY(json_get_i64(object, "micro_rows", &layout->micro_rows, e));
+    TRY(json_get_i64(object, "micro_tokens", &layout->micro_tokens, e));
     TRY(json_get_i64(object, "loss_chunk_rows", &layout->loss_chunk_rows, e));
     TRY(json_get_i64(object, "checkpointed_layers", &layout->checkpointed_layers, e));
     TRY(json_get_bool(object, "activation_offloading", &layout->activation_offloading, e));

@@ -15,6 +15,7 @@
 
 struct layout {
     int64_t micro_rows;          /* rows of one micro-batch; the samples of a step stay the same */
+    int64_t micro_tokens;        /* of packed samples, fewer than the rows hold; 0: no fewer */
     int64_t loss_chunk_rows;     /* tokens whose logits exist at one time */
     int64_t checkpointed_layers; /* the first so many decoder layers; 0 none */
     bool activation_offloading;  /* of checkpointed layers; GPU only */

@@ -5,25 +5,26 @@
 
 #include "base/mem.h"
 
-static void full_rows(const struct plan_subject *s, bool eval, int64_t rows,
+static void full_rows(const struct plan_subject *s, bool eval, const struct layout *layout,
                       struct batch_shapes *out) {
     struct batch_options options = corpus_batch_options(s->spec, 0, eval);
-    options.micro_rows = rows;
+    options.micro_rows = eval ? layout->eval_rows : layout->micro_rows;
     shapes_full(out, &options);
 }
 
-/* What the batcher would cut if micro-batches had so many rows. */
-static void find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
+/* What the batcher would cut in that layout. */
+static void find_shapes(void *context, bool eval, const struct layout *layout,
+                        struct batch_shapes *out) {
     const struct plan_subject *const s = context;
     if (!s->corpus) {
-        full_rows(s, eval, rows, out);
+        full_rows(s, eval, layout, out);
         return;
     }
     struct batcher *const b = eval ? &s->corpus->eval_batcher : &s->corpus->batcher;
-    const int64_t asked = b->options.micro_rows;
-    b->options.micro_rows = rows;
+    const int64_t rows = b->options.micro_rows, tokens = b->options.micro_tokens;
+    batcher_cut(b, eval ? layout->eval_rows : layout->micro_rows, eval ? 0 : layout->micro_tokens);
     shapes_scan(out, b, eval ? b->steps_per_epoch : s->corpus->total_steps);
-    b->options.micro_rows = asked;
+    batcher_cut(b, rows, tokens);
 }
 
 static void take_rank(struct plan_ranks *r, int64_t rank) {
@@ -31,9 +32,9 @@ static void take_rank(struct plan_ranks *r, int64_t rank) {
     const bool has_eval = s->corpus ? s->corpus->has_eval : s->spec->data.eval_files.count > 0;
     s->options->rank = rank;
     if (s->corpus) corpus_take_rank(s->corpus, rank);
-    r->source = (struct shape_source){s, find_shapes};
-    find_shapes(s, false, s->layout->micro_rows, &r->train);
-    if (has_eval) find_shapes(s, true, s->layout->eval_rows, &r->eval);
+    r->source = (struct shape_source){s, s->corpus != NULL, find_shapes};
+    find_shapes(s, false, s->layout, &r->train);
+    if (has_eval) find_shapes(s, true, s->layout, &r->eval);
     r->request = (struct plan_request){.config = s->config,
                                        .options = s->options,
                                        .spec = s->spec,

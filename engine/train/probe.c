@@ -39,10 +39,10 @@ static void full_rows(struct batch_shapes *shapes, int64_t rows, int64_t length)
 }
 
 /* For remedies: what is tried must be what is planned. */
-static void find_full_rows(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
+static void find_full_rows(void *context, bool eval, const struct layout *layout,
+                           struct batch_shapes *out) {
     const struct probe *const p = context;
-    (void)eval;
-    full_rows(out, rows, p->spec.data.max_length);
+    full_rows(out, eval ? layout->eval_rows : layout->micro_rows, p->spec.data.max_length);
 }
 
 static void set_rung(struct rung *g, const struct probe *p, const struct layout *layout,
@@ -189,7 +189,7 @@ static enum status lower(struct probe *p, struct lowered *l, int64_t capacity, c
     struct rung *const g = mem_new(1, sizeof *g);
     set_rung(g, p, &p->layout, p->layout.micro_rows, p->spec.data.max_length);
     struct plan_request request = g->request;
-    const struct shape_source source = {p, find_full_rows};
+    const struct shape_source source = {p, false, find_full_rows};
     request.source = &source;
     enum status status = remedies_find(&found, &request, &p->layout, capacity, e);
     *fits = status == STATUS_OK && found.fits;

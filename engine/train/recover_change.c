@@ -11,7 +11,7 @@
 
 enum status recover_find(struct run *r, const struct layout *from, int64_t capacity,
                          struct remedy_list *list, struct err *e) {
-    const struct shape_source source = {r, run_find_shapes};
+    const struct shape_source source = {r, true, run_find_shapes};
     const struct batch_shapes none = {0};
     const struct plan_request request = {.config = &r->config,
                                          .options = &r->options,

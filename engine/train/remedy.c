@@ -11,7 +11,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-enum { LOSS_CHUNK_MIN = 16, SAMPLE_TOKENS_MIN = 16 };
+enum { LOSS_CHUNK_MIN = 16, SAMPLE_TOKENS_MIN = 16, MICRO_TOKENS_MIN = 16 };
 
 static const char *const NAMES[REMEDY_KIND_COUNT] = {
     [REMEDY_TRIM] = "trim",
@@ -44,7 +44,7 @@ struct climb {
     const struct layout *now;
     int64_t capacity, host_room;
     struct batch_shapes train, eval;
-    int64_t train_rows, eval_rows; /* of which the shapes are; 0: none yet */
+    struct layout train_of, eval_of; /* of which the shapes are; zeroed: none yet */
 };
 
 static void find_shapes(struct climb *c, const struct layout *layout) {
@@ -55,13 +55,14 @@ static void find_shapes(struct climb *c, const struct layout *layout) {
         if (r->eval) c->eval = *r->eval;
         return;
     }
-    if (c->train_rows != layout->micro_rows) {
-        source->find(source->context, false, layout->micro_rows, &c->train);
-        c->train_rows = layout->micro_rows;
+    if (c->train_of.micro_rows != layout->micro_rows ||
+        c->train_of.micro_tokens != layout->micro_tokens) {
+        source->find(source->context, false, layout, &c->train);
+        c->train_of = *layout;
     }
-    if (r->eval && c->eval_rows != layout->eval_rows) {
-        source->find(source->context, true, layout->eval_rows, &c->eval);
-        c->eval_rows = layout->eval_rows;
+    if (r->eval && c->eval_of.eval_rows != layout->eval_rows) {
+        source->find(source->context, true, layout, &c->eval);
+        c->eval_of = *layout;
     }
 }
 
@@ -84,19 +85,33 @@ enum status remedy_plan(struct plan *plan, const struct plan_request *request,
     return status;
 }
 
-/* The number that a rung makes smaller, and the smallest that it may become; NULL for rungs that do
- * not halve a number. */
-static int64_t *halved(const struct plan_request *r, enum remedy_kind kind, struct layout *layout,
-                       int64_t *least) {
-    *least = 1;
+static bool take_half(int64_t *number, int64_t least) {
+    if (*number <= least) return false;
+    *number = *number / 2 > least ? *number / 2 : least;
+    return true;
+}
+
+/* Fewer rows; and where samples are packed, of one row fewer tokens, down to a sample each. */
+static bool take_half_micro(const struct plan_request *r, struct layout *layout) {
+    if (!r->source) return false;
+    if (layout->micro_tokens == 0 && take_half(&layout->micro_rows, 1)) return true;
+    if (!r->source->cuts_tokens || !r->spec->data.packing ||
+        !str_equal(r->spec->data.packing_strategy, "samples"))
+        return false;
+    if (layout->micro_tokens == 0) layout->micro_tokens = r->spec->data.max_length;
+    return take_half(&layout->micro_tokens, MICRO_TOKENS_MIN);
+}
+
+/* The next smaller step of a rung that halves; false: there is none. */
+static bool step_down(const struct plan_request *r, enum remedy_kind kind, struct layout *layout) {
     switch (kind) {
-    case REMEDY_EVAL_BATCH: return r->eval && r->source ? &layout->eval_rows : NULL;
+    case REMEDY_EVAL_BATCH: return r->eval && r->source && take_half(&layout->eval_rows, 1);
     case REMEDY_SAMPLE_LENGTH:
-        *least = SAMPLE_TOKENS_MIN;
-        return r->spec->sample_prompts.count > 0 ? &layout->sample_tokens : NULL;
-    case REMEDY_MICRO_BATCH: return r->source ? &layout->micro_rows : NULL;
-    case REMEDY_LOSS_CHUNK: *least = LOSS_CHUNK_MIN; return &layout->loss_chunk_rows;
-    default: return NULL;
+        return r->spec->sample_prompts.count > 0 &&
+               take_half(&layout->sample_tokens, SAMPLE_TOKENS_MIN);
+    case REMEDY_MICRO_BATCH: return take_half_micro(r, layout);
+    case REMEDY_LOSS_CHUNK: return take_half(&layout->loss_chunk_rows, LOSS_CHUNK_MIN);
+    default: return false;
     }
 }
 
@@ -104,10 +119,7 @@ static int64_t *halved(const struct plan_request *r, enum remedy_kind kind, stru
  * first halving changes nothing. */
 static enum status halve(struct climb *c, const struct remedy *from, struct remedy *to, bool *found,
                          struct err *e) {
-    int64_t least = 0;
-    int64_t *const number = halved(c->request, to->kind, &to->layout, &least);
-    while (number && !*found && *number > least) {
-        *number = *number / 2 > least ? *number / 2 : least;
+    while (!*found && step_down(c->request, to->kind, &to->layout)) {
         TRY(plan_layout(c, &to->layout, &to->plan, e));
         *found = plan_need(&to->plan) < plan_need(&from->plan);
     }
@@ -198,6 +210,11 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
         a = from->micro_rows, b = to->micro_rows;
         format =
             "A micro-batch has %2$lld row%3$s, not %1$lld; the samples of a step stay the same.";
+        if (to->micro_tokens == from->micro_tokens) break;
+        b = to->micro_tokens;
+        format = b ? "A micro-batch has at most %2$lld tokens, not what %1$lld rows hold; the "
+                     "samples of a step stay the same."
+                   : "A micro-batch has what its rows hold; the samples of a step stay the same.";
         break;
     case REMEDY_LOSS_CHUNK:
         a = from->loss_chunk_rows, b = to->loss_chunk_rows;
@@ -320,7 +337,10 @@ struct layout remedy_undo(const struct layout *now, const struct layout *asked,
     switch (kind) {
     case REMEDY_EVAL_BATCH: to.eval_rows = asked->eval_rows; break;
     case REMEDY_SAMPLE_LENGTH: to.sample_tokens = asked->sample_tokens; break;
-    case REMEDY_MICRO_BATCH: to.micro_rows = asked->micro_rows; break;
+    case REMEDY_MICRO_BATCH:
+        to.micro_rows = asked->micro_rows;
+        to.micro_tokens = asked->micro_tokens;
+        break;
     case REMEDY_LOSS_CHUNK: to.loss_chunk_rows = asked->loss_chunk_rows; break;
     case REMEDY_CHECKPOINT_SOME:
     case REMEDY_CHECKPOINT_ALL:

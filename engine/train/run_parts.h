@@ -56,7 +56,8 @@ enum status run_make_plan(struct run *r, struct err *e);
 enum status run_plan_layout(struct run *r, const struct layout *layout, struct plan *plan,
                             struct err *e);
 /* For struct shape_source; the context is a struct run. The batcher stays cut so. */
-void run_find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out);
+void run_find_shapes(void *context, bool eval, const struct layout *layout,
+                     struct batch_shapes *out);
 /* The session of r->layout, without and with its weights. */
 enum status run_open_session(struct run *r, struct err *e);
 enum status run_load_weights(struct run *r, struct err *e);

@@ -36,17 +36,22 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e) {
     return check_weights(&r->spec, &r->config, e);
 }
 
-void run_find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
+void run_find_shapes(void *context, bool eval, const struct layout *layout,
+                     struct batch_shapes *out) {
     struct run *const r = context;
     struct corpus *const c = &r->corpus;
     struct batcher *const b = eval ? &c->eval_batcher : &c->batcher;
-    batcher_cut(b, rows);
+    if (eval) {
+        batcher_cut(b, layout->eval_rows, 0);
+    } else {
+        batcher_cut(b, layout->micro_rows, layout->micro_tokens);
+    }
     shapes_scan(out, b, eval ? b->steps_per_epoch : c->total_steps);
 }
 
 enum status run_plan_layout(struct run *r, const struct layout *layout, struct plan *plan,
                             struct err *e) {
-    const struct shape_source source = {r, run_find_shapes};
+    const struct shape_source source = {r, true, run_find_shapes};
     const struct batch_shapes none = {0};
     const struct plan_request request = {.config = &r->config,
                                          .options = &r->options,

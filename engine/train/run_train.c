@@ -29,7 +29,7 @@ static enum status try_step(struct run *r, struct step_sums *sums, struct err *e
     const int64_t step = r->state.step;
     struct batcher *const b = &r->corpus.batcher;
     *sums = (struct step_sums){0};
-    batcher_cut(b, r->layout.micro_rows);
+    batcher_cut(b, r->layout.micro_rows, r->layout.micro_tokens);
     batcher_step(b, step);
     const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
     TRY(optimizer_zero_grad(&r->session.optimizer, e));
@@ -151,7 +151,7 @@ static enum status try_evaluation(struct run *r, struct step_sums *sums, struct 
     struct batcher *const b = &r->corpus.eval_batcher;
     const struct step_options options = step_options_of(r, 0, 1);
     *sums = (struct step_sums){0};
-    batcher_cut(b, r->layout.eval_rows);
+    batcher_cut(b, r->layout.eval_rows, 0);
     TRY(optimizer_zero_totals(&r->session.optimizer, e));
     for (int64_t step = 0; step < b->steps_per_epoch; step++) {
         batcher_step(b, step);

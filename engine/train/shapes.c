@@ -63,8 +63,13 @@ static void bound(struct batch_shapes *shapes, const struct batcher *b) {
     shapes_full(shapes, &largest);
     shapes->exact = false;
     if (largest.packing) {
-        shapes->items[0].segments = batcher_segments_max(b);
-        shapes->items[0].max_seqlen = counts->longest;
+        struct batch_shape *const shape = &shapes->items[0];
+        shape->segments = batcher_segments_max(b);
+        shape->max_seqlen = counts->longest;
+        if (batch_budget(&b->options) < shape->tokens) {
+            shape->tokens = larger(batch_budget(&b->options), counts->longest);
+            shape->trained = shape->tokens - 1;
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 #define PLIMSOLL_ENGINE_TRAIN_SHAPES_H
 
 #include "engine/text/batch.h"
+#include "engine/train/layout.h"
 
 struct batch_shape {
     int64_t tokens, trained, segments, max_seqlen;
@@ -35,11 +36,11 @@ void shapes_full(struct batch_shapes *shapes, const struct batch_options *option
 void shapes_cut(struct batch_shapes *shapes, int64_t rows, int64_t length);
 /* What a micro-batch of the run is like on average, for estimates of time; micros > 0. */
 struct batch_shape shapes_mean(const struct batch_shapes *shapes);
-/* Whoever knows the data: gives the shapes of training, or of evaluation, for micro-batches of so
- * many rows. */
+/* Whoever knows the data: gives the shapes of training, or of evaluation, in any layout. */
 struct shape_source {
     void *context;
-    void (*find)(void *context, bool eval, int64_t rows, struct batch_shapes *out);
+    bool cuts_tokens; /* fewer micro_tokens give smaller shapes: the samples are known */
+    void (*find)(void *context, bool eval, const struct layout *layout, struct batch_shapes *out);
 };
 
 /* A batch of this shape with ids 0. Memory in `out` is replaced; release with batch_release. */

@@ -23,6 +23,8 @@ static cJSON *keys_of(const struct layout *l, const struct plan_request *r) {
     const struct layout asked = layout_of_spec(r->spec, r->config);
     cJSON *const set = cJSON_CreateObject();
     const int64_t rows = asked.micro_rows * r->spec->gradient_accumulation_steps;
+    if (l->micro_tokens != asked.micro_tokens)
+        json_add_i64(set, "micro_batch_tokens", l->micro_tokens);
     if (l->micro_rows != asked.micro_rows) {
         json_add_i64(set, "per_device_train_batch_size", l->micro_rows);
         json_add_i64(set, "gradient_accumulation_steps",
@@ -103,15 +105,16 @@ struct changed {
 };
 
 /* Shapes of the data, no longer than the changed run would have them. */
-static void changed_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
+static void changed_shapes(void *context, bool eval, const struct layout *layout,
+                           struct batch_shapes *out) {
     const struct changed *const c = context;
     const struct shape_source *const source = c->asked->source;
     if (source) {
-        source->find(source->context, eval, rows, out);
+        source->find(source->context, eval, layout, out);
     } else {
         *out = eval ? *c->asked->eval : *c->asked->train;
     }
-    shapes_cut(out, rows, c->spec.data.max_length);
+    shapes_cut(out, eval ? layout->eval_rows : layout->micro_rows, c->spec.data.max_length);
 }
 
 static enum status changed_open(struct changed *c, const cJSON *keys, struct err *e) {
@@ -199,7 +202,8 @@ static enum status plan_advice(cJSON *item, const cJSON *keys, const struct plan
     struct outcome *const outcome = mem_new(1, sizeof *outcome);
     enum status status = STATUS_OK;
     GUARD(changed_open(&c, keys, e));
-    const struct shape_source source = {&c, changed_shapes};
+    const bool cuts = request->source && request->source->cuts_tokens;
+    const struct shape_source source = {&c, cuts, changed_shapes};
     const struct layout layout = layout_of_spec(&c.spec, request->config);
     struct plan_request changed = *request;
     changed.spec = &c.spec;

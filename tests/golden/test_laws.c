@@ -93,6 +93,7 @@ static struct layout layout_at(const struct layout_case *c, int64_t layers, int6
                        .optimizer_offloading = c->away};
     if (!c->moves) return l;
     l.micro_rows = GLOBAL_ROWS >> step % 4;
+    l.micro_tokens = step % 2 ? 2 * MAX_LENGTH / 3 : 0;
     l.checkpointed_layers = step % (layers + 1);
     l.loss_chunk_rows = 64 >> step % 3;
     l.optimizer_offloading = step % 2;
@@ -123,7 +124,7 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
         struct step_sums sums = {0};
         struct optimizer_report report;
         const struct layout layout = layout_at(c, g->config.layers, step);
-        batcher_cut(&b, layout.micro_rows);
+        batcher_cut(&b, layout.micro_rows, layout.micro_tokens);
         batcher_step(&b, step);
         const struct step_options step_options = {.layout = layout,
                                                   .totals = optimizer_totals(o),

@@ -22,9 +22,11 @@ static void must(enum status status, const struct err *e) {
     if (status != STATUS_OK) fail_msg("%s", e->text);
 }
 
-static void find_shapes(void *context, bool eval, int64_t rows, struct batch_shapes *out) {
-    const struct batch_options options = {.micro_rows = rows, .max_length = LENGTH};
-    (void)context, (void)eval;
+static void find_shapes(void *context, bool eval, const struct layout *layout,
+                        struct batch_shapes *out) {
+    const struct batch_options options = {
+        .micro_rows = eval ? layout->eval_rows : layout->micro_rows, .max_length = LENGTH};
+    (void)context;
     shapes_full(out, &options);
 }
 
@@ -41,8 +43,8 @@ static void open_subject(struct subject *s, const char *variant, const char *cha
     golden_open(&s->g, "gemma3", variant, "null:cpu", changes);
     s->asked = layout_of_spec(&s->g.spec, &s->g.config);
     s->source = (struct shape_source){.find = find_shapes};
-    find_shapes(NULL, false, s->asked.micro_rows, &s->train);
-    find_shapes(NULL, true, s->asked.eval_rows, &s->eval);
+    find_shapes(NULL, false, &s->asked, &s->train);
+    find_shapes(NULL, true, &s->asked, &s->eval);
     s->request = (struct plan_request){.config = &s->g.config,
                                        .options = &s->g.options,
                                        .spec = &s->g.spec,
