@@ -214,6 +214,22 @@ done:
     return status;
 }
 
+static enum status tell_trim(struct run *r, const char *why, struct err *e) {
+    char text[REMEDY_TEXT_MAX];
+    remedy_sentence(REMEDY_TRIM, &r->layout, &r->layout, r->config.layers, text);
+    const struct remedy_report report = {.kind = REMEDY_TRIM,
+                                         .state = "applied",
+                                         .why = why,
+                                         .text = text,
+                                         .from = r->layout,
+                                         .to = r->layout,
+                                         .peak_before = plan_need(&r->plan),
+                                         .peak_after = plan_need(&r->plan),
+                                         .capacity = r->recovery.last.can_back,
+                                         .cost = 1};
+    return report_remedy(r, &report, e);
+}
+
 enum status recover_again(struct run *r, struct err *e) {
     struct recovery *const c = &r->recovery;
     char why[ERR_TEXT_MAX];
@@ -228,21 +244,8 @@ enum status recover_again(struct run *r, struct err *e) {
         return err_set_param(e, STATUS_OOM, "memory.on_oom",
                              "%s; memory.on_oom is off, so nothing was changed", why);
     }
-    const int64_t need = plan_need(&r->plan);
-    const int64_t given = arena_trim(r->session.arena);
-    if (c->tries++ > 0) return change(r, why, e);
-    (void)given;
-    char text[REMEDY_TEXT_MAX];
-    remedy_sentence(REMEDY_TRIM, &r->layout, &r->layout, r->config.layers, text);
-    const struct remedy_report report = {.kind = REMEDY_TRIM,
-                                         .state = "applied",
-                                         .why = why,
-                                         .text = text,
-                                         .from = r->layout,
-                                         .to = r->layout,
-                                         .peak_before = need,
-                                         .peak_after = need,
-                                         .capacity = c->last.can_back,
-                                         .cost = 1};
-    return report_remedy(r, &report, e);
+    arena_trim(r->session.arena);
+    /* Trimming makes no room where there is less than is needed in all. */
+    const bool hopeless = c->last.can_back < c->last.need;
+    return c->tries++ > 0 || hopeless ? change(r, why, e) : tell_trim(r, why, e);
 }

@@ -133,6 +133,11 @@ static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct
     d.others = view.others;
     d.overhead = view.overhead;
     d.cap = r->cap > 0 ? r->cap : -1;
+    if (arena_pretended_others(s->arena) > 0) { /* they are on a device of this capacity */
+        d.device_total = d.shortage.capacity;
+        d.device_used = d.shortage.allocated + view.others;
+        d.cap = -1;
+    }
     d.ranks = r->ranks;
     d.rank_count = r->rank_count;
     d.host_total = view.host.total;
