@@ -102,49 +102,64 @@ function chart(curves) {
     }
 }
 
-async function main() {
-    const training_file = await upload();
-    const body = (memory) => ({ model, training_file, suffix: "oom-demo", plimsoll: { ...SPEC, memory } });
-
-    pretend(0);
+async function asAsked(body) {
     say("1. The job as asked, with all the memory of this machine:");
-    const plain = await run(body({}));
-    const need = plain.plimsoll.plan.planned_need_bytes;
-    report("the job as asked", plain);
-    say(`   It was planned to need ${mib(need)} before it began.`);
+    const job = await run(body({}));
+    report("the job as asked", job);
+    say(`   It was planned to need ${mib(job.plimsoll.plan.planned_need_bytes)} before it began.`);
+    return job;
+}
 
-    const { remedies } = await call("POST", "/v1/plan", body({ cap: "34MiB" }));
-    const least = remedies.at(-1).peak;
-    const cap = Math.round(least + (need - least) / 4);
+async function withLess(body, cap) {
     say(`\n2. The same job, which may take ${mib(cap)} only. It cannot fit as asked; what is changed:`);
-    const capped = await run(body({ cap }));
-    tell(await eventsOf(capped, "remedy"));
-    report("the job with less memory", capped);
+    const job = await run(body({ cap }));
+    tell(await eventsOf(job, "remedy"));
+    report("the job with less memory", job);
+    return job;
+}
 
+async function squeezed(body, room, least) {
     say("\n3. The same job, and while it trains another program takes memory, and later leaves:");
-    const room = need + 4 * 1048576;
-    let squeezed = await run(body({ cap: room }), ({ plimsoll: { step } }) =>
-        pretend(step >= 8 && step < 30 ? room - cap : 0),
+    const job = await run(body({ cap: room }), ({ plimsoll: { step } }) =>
+        pretend(step >= 8 && step < 30 ? room - least : 0),
     );
-    for (const oom of await eventsOf(squeezed, "oom")) {
+    for (const oom of await eventsOf(job, "oom")) {
         say(`   step ${String(oom.step).padStart(2)}  short of memory`);
         sayWrapped(oom.explanation, "            ");
     }
-    tell(await eventsOf(squeezed, "remedy"));
-    report("the squeezed job", squeezed);
+    tell(await eventsOf(job, "remedy"));
+    report("the squeezed job", job);
+    return job;
+}
 
+// The largest difference between the first curve and the others, relative.
+async function compare(jobs) {
     const curves = [];
-    for (const [name, job] of Object.entries({ "as asked": plain, "less memory": capped, squeezed })) {
+    for (const [name, job] of Object.entries(jobs)) {
         curves.push({ name, losses: await curveOf(job) });
     }
     say("\nThe loss of every step, side by side:");
     chart(curves);
-    const off = Math.max(
-        ...curves.slice(1).flatMap((c) => c.losses.map((loss, i) => Math.abs(loss / curves[0].losses[i] - 1))),
-    );
+    const [{ losses: first }, ...rest] = curves;
+    const off = Math.max(...rest.flatMap((c) => c.losses.map((loss, i) => Math.abs(loss / first[i] - 1))));
     say(`   The largest difference between them is ${off.toExponential(1)} of the loss: the rounding of sums in f32.`);
+    return off;
+}
+
+async function main() {
+    const training_file = await upload();
+    const body = (memory) => ({ model, training_file, suffix: "oom-demo", plimsoll: { ...SPEC, memory } });
+    pretend(0);
+    const plain = await asAsked(body);
+    const need = plain.plimsoll.plan.planned_need_bytes;
+    const { remedies } = await call("POST", "/v1/plan", body({ cap: "34MiB" }));
+    const least = remedies.at(-1).peak;
+    const cap = Math.round(least + (need - least) / 4);
+    const less = await withLess(body, cap);
+    const moved = await squeezed(body, need + 4 * 1048576, cap);
+    const off = await compare({ "as asked": plain, "less memory": less, squeezed: moved });
     say("   No step was lost, none was trained twice, and the batch stayed what it was.");
-    for (const { id } of [plain, capped, squeezed]) {
+    for (const { id } of [plain, less, moved]) {
         say(`   ${url}/#/jobs/${id}`);
     }
     return off < 1e-5;
