@@ -59,18 +59,34 @@ struct host_memory host_memory(void) {
     return m;
 }
 
-int64_t host_resident(void) {
+/* Two numbers of a statm in bytes: what is resident, and how much of that is shared. */
+static bool read_statm(const char *path, int64_t *resident, int64_t *shared) {
     struct str text = {0};
     struct err ignored = {0};
-    int64_t pages = -1;
-    if (file_read("/proc/self/statm", PROC_FILE_MAX, &text, &ignored) == STATUS_OK) {
-        const char *const space = strchr(str_text(&text), ' ');
-        char *digits = space ? mem_strndup(space + 1, strspn(space + 1, "0123456789")) : NULL;
-        if (!digits || str_to_i64(digits, "statm", &pages, &ignored) != STATUS_OK) pages = -1;
-        mem_free(digits);
-    }
+    bool found = file_read(path, PROC_FILE_MAX, &text, &ignored) == STATUS_OK;
+    const char *at = found ? strchr(str_text(&text), ' ') : NULL; /* the first is the size */
+    found = at && number_after(at, " ", resident);
+    if (found) at = strchr(at + 1, ' ');
+    found = found && at && number_after(at, " ", shared);
     str_release(&text);
-    return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
+    if (!found) return false;
+    const int64_t page = sysconf(_SC_PAGESIZE);
+    *resident *= page;
+    *shared *= page;
+    return true;
+}
+
+int64_t host_resident(void) {
+    int64_t resident = 0, shared = 0;
+    return read_statm("/proc/self/statm", &resident, &shared) ? resident : -1;
+}
+
+int64_t host_private_of(int64_t pid) {
+    int64_t resident = 0, shared = 0;
+    char *path = str_format("/proc/%lld/statm", (long long)pid);
+    const bool found = read_statm(path, &resident, &shared);
+    mem_free(path);
+    return found && resident > shared ? resident - shared : 0;
 }
 
 int64_t host_lock_limit(void) {

@@ -15,6 +15,9 @@ struct host_memory host_memory(void);
 
 /* Resident bytes of this process. */
 int64_t host_resident(void);
+/* Resident bytes of another process that are its alone, without files that it has mapped: what the
+ * machine would have back at its end. 0 when it is gone. */
+int64_t host_private_of(int64_t pid);
 /* Most bytes that this process may lock in memory; -1 also when there is no limit. */
 int64_t host_lock_limit(void);
 

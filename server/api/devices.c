@@ -6,17 +6,20 @@
 
 #include <pthread.h>
 
+#include "base/host.h"
 #include "base/mem.h"
 #include "server/api/api.h"
 #include "server/run/launch.h"
 
 /* Free memory changes when a job starts; a person who looks again a little later sees it. */
+enum { ASK_AGAIN_MS = 60000 };
 enum { KEPT_MS = 5000, DEVICES_LIMIT_MS = 20000, DEVICES_BYTES_MAX = 1 << 20 };
 
 struct devices_known {
     pthread_mutex_t lock;
     int64_t asked_ns; /* 0: never */
     char *text;       /* the engine's JSON */
+    int64_t tried_ns; /* for totals, when there was no text: 0: never */
 };
 
 struct devices_known *devices_known_new(void) {
@@ -73,6 +76,35 @@ cJSON *devices_list(struct devices_known *known, const char *engine, int64_t age
     cJSON *const list = cJSON_DetachItemFromObjectCaseSensitive(told, "devices");
     cJSON_Delete(told);
     return list ? list : cJSON_CreateNull();
+}
+
+static int64_t total_in(const char *text, const char *device) {
+    cJSON *const told = api_parsed(text);
+    const cJSON *one = NULL;
+    int64_t total = -1;
+    cJSON_ArrayForEach(one, json_member(told, "devices")) {
+        const char *id = NULL;
+        struct err ignored = {0};
+        (void)json_get_string(one, "id", &id, &ignored);
+        if (str_equal(id, device)) (void)json_get_i64(one, "total_bytes", &total, &ignored);
+    }
+    cJSON_Delete(told);
+    return total;
+}
+
+int64_t devices_total(struct devices_known *known, const char *engine, const char *device) {
+    if (str_equal(device, "cpu")) return host_memory().total;
+    struct err ignored = {0};
+    pthread_mutex_lock(&known->lock);
+    const int64_t now = clock_steady_ns();
+    const bool rests = known->tried_ns && now - known->tried_ns < ASK_AGAIN_MS * INT64_C(1000000);
+    if (!known->text && !rests) {
+        known->tried_ns = now;
+        (void)refresh(known, engine, KEPT_MS, &ignored);
+    }
+    const int64_t total = known->text ? total_in(known->text, device) : -1;
+    pthread_mutex_unlock(&known->lock);
+    return total;
 }
 
 enum status api_devices_list(void *context, struct http_request *q, struct http_reply *r,

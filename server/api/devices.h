@@ -15,4 +15,8 @@ void devices_known_free(struct devices_known *known);
  * Caller frees with cJSON_Delete. */
 cJSON *devices_list(struct devices_known *known, const char *engine, int64_t age_ms);
 
+/* Bytes of a device's memory (cpu: the machine's), -1 when it is not known. The engine is asked
+ * once, since that never changes; where it does not answer, once a minute. Any thread. */
+int64_t devices_total(struct devices_known *known, const char *engine, const char *device);
+
 #endif

@@ -2,7 +2,8 @@
  * cap.
  *
  * The wish goes into the run directory's control.json, and the run answers with events: here is
- * only checked that there is a run to ask, and that the wish can be understood. */
+ * only checked that there is a run to ask, and that the wish can be understood. A cap goes through
+ * the supervisor, which knows what other jobs claim. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -73,50 +74,55 @@ static enum status remedy_wish(const struct app *app, const struct job_row *job,
     return STATUS_OK;
 }
 
-static enum status cap_wish(const struct app *app, const struct job_row *job, const cJSON *body,
-                            cJSON *wish, struct err *e) {
+/* Where jobs share a device the cap is also a claim: the supervisor checks and writes it. */
+static enum status give_cap(const struct app *app, const struct job_row *job, const cJSON *body,
+                            struct err *e) {
     const cJSON *const wanted = json_member(body, "cap");
     struct spec_cap cap = {0};
-    (void)app, (void)job;
     if (!wanted) {
         return err_set_param(e, STATUS_INVALID, "cap",
                              "the body must say {\"cap\":\"24GiB\"}, or a share such as \"90%%\"");
     }
     TRY(spec_cap_parse(&cap, wanted, "cap", e));
-    cJSON_AddItemToObject(wish, "cap", spec_cap_to_json(&cap));
-    return STATUS_OK;
+    return supervisor_change_cap(app->supervisor, job->id, &cap, e);
 }
 
-/* How a body becomes a wish; `wish` is an empty object to fill. */
-typedef enum status wish_maker(const struct app *app, const struct job_row *job, const cJSON *body,
-                               cJSON *wish, struct err *e);
-
-static enum status take_wish(const struct app *app, const char *id, wish_maker *make,
-                             const cJSON *body, struct err *e) {
-    struct job_row job = {0};
+static enum status give_remedy(const struct app *app, const struct job_row *job, const cJSON *body,
+                               struct err *e) {
     cJSON *wish = cJSON_CreateObject();
     char *run = NULL;
-    enum status status = store_job_get(app->store, id, &job, e);
-    if (status == STATUS_OK) status = check_runs(&job, e);
-    if (status == STATUS_OK) status = make(app, &job, body, wish, e);
-    if (status == STATUS_OK) {
-        run = store_run_folder(app->store, id);
-        status = rundir_control_wish(run, wish, e);
-        wish = NULL;
-    }
+    enum status status = STATUS_OK;
+    GUARD(remedy_wish(app, job, body, wish, e));
+    run = store_run_folder(app->store, job->id);
+    status = rundir_control_wish(run, wish, e);
+    wish = NULL;
+done:
     cJSON_Delete(wish);
     mem_free(run);
+    return status;
+}
+
+/* What becomes of a body. */
+typedef enum status wish_giver(const struct app *app, const struct job_row *job, const cJSON *body,
+                               struct err *e);
+
+static enum status take_wish(const struct app *app, const char *id, wish_giver *give,
+                             const cJSON *body, struct err *e) {
+    struct job_row job = {0};
+    enum status status = store_job_get(app->store, id, &job, e);
+    if (status == STATUS_OK) status = check_runs(&job, e);
+    if (status == STATUS_OK) status = give(app, &job, body, e);
     job_row_release(&job);
     return status;
 }
 
-static enum status answer(const struct app *app, struct http_request *q, wish_maker *make,
+static enum status answer(const struct app *app, struct http_request *q, wish_giver *give,
                           struct http_reply *r, struct err *e) {
     const char *const id = q->parameters[0];
     cJSON *body = NULL, *job = NULL;
     struct job_row row = {0};
     TRY(json_parse(str_text(&q->body), q->body.len, "the request's body", &body, e));
-    enum status status = take_wish(app, id, make, body, e);
+    enum status status = take_wish(app, id, give, body, e);
     if (status == STATUS_OK) status = store_job_get(app->store, id, &row, e);
     if (status == STATUS_OK) status = job_to_json(app->store, &row, &job, e);
     if (status == STATUS_OK) http_reply_json(r, job);
@@ -127,10 +133,10 @@ static enum status answer(const struct app *app, struct http_request *q, wish_ma
 
 enum status api_jobs_remedy(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e) {
-    return answer(context, q, remedy_wish, r, e);
+    return answer(context, q, give_remedy, r, e);
 }
 
 enum status api_jobs_cap(void *context, struct http_request *q, struct http_reply *r,
                          struct err *e) {
-    return answer(context, q, cap_wish, r, e);
+    return answer(context, q, give_cap, r, e);
 }

@@ -1,9 +1,9 @@
-/* prometheus.c - GET /metrics: the server and the job that runs, in the text format that Prometheus
+/* prometheus.c - GET /metrics: the server and the jobs that run, in the text format that Prometheus
  * scrapes (version 0.0.4).
  *
  * Names follow its conventions: a unit at the end, counters end in _total. What is not known is
- * left out, because a gauge of 0 would be a lie. Only the running job has numbers of its own, so
- * the number of series stays small whatever the history. */
+ * left out, because a gauge of 0 would be a lie. Only running jobs have numbers of their own, so
+ * the number of series stays small whatever the history. A family's samples must stand together. */
 #include "server/api/api.h"
 
 #include <math.h>
@@ -32,36 +32,69 @@ static void append_number(struct str *out, double value) {
     str_appendf(out, " %.17g\n", value);
 }
 
-/* A family with one sample of the job, when its value is known. */
-static void append_of_job(struct str *out, const struct job_row *job, const char *name,
-                          const char *help, double value) {
-    if (!isfinite(value)) return;
-    append_family(out, name, "gauge", help);
-    str_appendf(out, "%s{job=\"", name);
-    append_label_value(out, job->id);
-    str_append(out, "\"}");
-    append_number(out, value);
+static double steps_done(const struct job_row *job) {
+    return (double)job->step;
+}
+static double steps_in_all(const struct job_row *job) {
+    return (double)job->total_steps;
+}
+static double loss(const struct job_row *job) {
+    return job->loss;
+}
+static double tokens_per_second(const struct job_row *job) {
+    return job->tokens_per_second;
+}
+static double step_seconds(const struct job_row *job) {
+    return job->step_seconds;
 }
 
-static void append_job(struct str *out, const struct job_row *job) {
-    append_family(out, "plimsoll_job_info", "gauge", "The job that runs; always 1.");
-    str_append(out, "plimsoll_job_info{job=\"");
-    append_label_value(out, job->id);
-    str_append(out, "\",model=\"");
-    append_label_value(out, job->model);
-    str_append(out, "\",phase=\"");
-    append_label_value(out, job->phase);
-    str_append(out, "\"} 1\n");
-    append_of_job(out, job, "plimsoll_job_step", "Steps done.", (double)job->step);
-    append_of_job(out, job, "plimsoll_job_steps", "Steps to do in all.", (double)job->total_steps);
-    append_of_job(out, job, "plimsoll_job_loss", "Training loss of the newest step.", job->loss);
-    append_of_job(out, job, "plimsoll_job_tokens_per_second", "Speed of the newest step.",
-                  job->tokens_per_second);
-    append_of_job(out, job, "plimsoll_job_step_seconds", "Smoothed time of a step.",
-                  job->step_seconds);
+static const struct job_family {
+    const char *name, *help;
+    double (*value)(const struct job_row *job); /* NaN: not known */
+} JOB_FAMILIES[] = {
+    {"plimsoll_job_step", "Steps done.", steps_done},
+    {"plimsoll_job_steps", "Steps to do in all.", steps_in_all},
+    {"plimsoll_job_loss", "Training loss of the newest step.", loss},
+    {"plimsoll_job_tokens_per_second", "Speed of the newest step.", tokens_per_second},
+    {"plimsoll_job_step_seconds", "Smoothed time of a step.", step_seconds},
+};
+
+/* With a sample of each job whose value is known; nothing when none is. */
+static void append_of_jobs(struct str *out, const struct job_list *jobs,
+                           const struct job_family *family) {
+    bool begun = false;
+    for (int64_t i = 0; i < jobs->count; i++) {
+        const double value = family->value(&jobs->rows[i]);
+        if (!isfinite(value)) continue;
+        if (!begun) append_family(out, family->name, "gauge", family->help);
+        begun = true;
+        str_appendf(out, "%s{job=\"", family->name);
+        append_label_value(out, jobs->rows[i].id);
+        str_append(out, "\"}");
+        append_number(out, value);
+    }
 }
 
-/* Two families that each need all ranks together: their samples are gathered side by side. */
+static void append_jobs(struct str *out, const struct job_list *jobs) {
+    if (jobs->count == 0) return;
+    append_family(out, "plimsoll_job_info", "gauge", "A job that runs; always 1.");
+    for (int64_t i = 0; i < jobs->count; i++) {
+        const struct job_row *const job = &jobs->rows[i];
+        str_append(out, "plimsoll_job_info{job=\"");
+        append_label_value(out, job->id);
+        str_append(out, "\",model=\"");
+        append_label_value(out, job->model);
+        str_append(out, "\",phase=\"");
+        append_label_value(out, job->phase);
+        str_append(out, "\"} 1\n");
+    }
+    for (size_t i = 0; i < COUNT_OF(JOB_FAMILIES); i++) {
+        append_of_jobs(out, jobs, &JOB_FAMILIES[i]);
+    }
+}
+
+/* Two families that each need all jobs and ranks together: their samples are gathered side by side.
+ */
 struct memory_text {
     const struct job_row *job;
     struct str values, categories;
@@ -104,11 +137,14 @@ static void see_latest(const struct latest_row *row, void *context) {
     cJSON_Delete(event);
 }
 
-static enum status append_memory(struct str *out, struct store *store, const struct job_row *job,
+static enum status append_memory(struct str *out, struct store *store, const struct job_list *jobs,
                                  struct err *e) {
-    struct memory_text m = {.job = job};
-    const enum status status =
-        store_latest_scan(store, job->number, (struct latest_seer){see_latest, &m}, e);
+    struct memory_text m = {0};
+    enum status status = STATUS_OK;
+    for (int64_t i = 0; i < jobs->count && status == STATUS_OK; i++) {
+        m.job = &jobs->rows[i];
+        status = store_latest_scan(store, m.job->number, (struct latest_seer){see_latest, &m}, e);
+    }
     if (m.values.len) {
         append_family(out, "plimsoll_job_memory_bytes", "gauge",
                       "Memory of a rank and of its device at the newest step.");
@@ -131,8 +167,7 @@ enum status api_prometheus(void *context, struct http_request *q, struct http_re
     (void)q;
     const struct app *const app = context;
     struct str *const out = &r->body;
-    struct job_row job = {0};
-    bool found = false;
+    struct job_list jobs = {0};
     append_family(out, "plimsoll_info", "gauge", "The version of the server; always 1.");
     str_append(out, "plimsoll_info{version=\"" PLIMSOLL_VERSION "\"} 1\n");
     append_family(out, "plimsoll_uptime_seconds", "gauge", "Since the server was started.");
@@ -141,10 +176,9 @@ enum status api_prometheus(void *context, struct http_request *q, struct http_re
     append_family(out, "plimsoll_jobs", "gauge", "Jobs by status.");
     TRY(store_job_counts(app->store, see_count, out, e));
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";
-    TRY(store_job_pick(app->store, JOB_ACTIVE, &job, &found, e));
-    if (!found) return STATUS_OK;
-    append_job(out, &job);
-    const enum status status = append_memory(out, app->store, &job, e);
-    job_row_release(&job);
+    TRY(store_job_pick(app->store, JOB_ACTIVE, INT64_MAX, &jobs, e));
+    append_jobs(out, &jobs);
+    const enum status status = append_memory(out, app->store, &jobs, e);
+    job_list_release(&jobs);
     return status;
 }

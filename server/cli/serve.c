@@ -36,14 +36,17 @@ static const char HELP[] =
     "  --allow-host NAME    a name under which the server may be reached, beside localhost, this\n"
     "                       machine's name and plain addresses; may be given more than once\n"
     "  --max-upload SIZE    largest file (8GiB)\n"
-    "  --stop-jobs          at the end, ask the run to write a checkpoint and stop; otherwise it\n"
-    "                       keeps running and the next server finds it\n"
+    "  --max-jobs N         run at most so many jobs at a time (4); jobs share a device only when\n"
+    "                       each has a memory.cap and the caps fit beside each other\n"
+    "  --stop-jobs          at the end, ask the runs to write a checkpoint and stop; otherwise "
+    "they\n"
+    "                       keep running and the next server finds them\n"
     "\n"
     "SIGTERM or Ctrl-C ends the server. Jobs continue by themselves at the next start.\n";
 
 struct settings {
     const char *listen, *data, *web, *engine, *key_file, *max_upload;
-    int64_t port;
+    int64_t port, jobs_max;
     struct option_list models, hosts;
     bool stop_jobs, help;
 };
@@ -58,7 +61,10 @@ struct server {
 };
 
 static enum status read_settings(const struct cli *cli, struct settings *s, struct err *e) {
-    *s = (struct settings){.listen = "127.0.0.1", .data = "plimsoll-data", .port = PORT_PRESET};
+    *s = (struct settings){.listen = "127.0.0.1",
+                           .data = "plimsoll-data",
+                           .port = PORT_PRESET,
+                           .jobs_max = SUPERVISOR_JOBS_PRESET};
     const struct option options[] = {
         {.name = "--listen", .text = &s->listen},
         {.name = "--port", .number = &s->port},
@@ -69,6 +75,7 @@ static enum status read_settings(const struct cli *cli, struct settings *s, stru
         {.name = "--api-key-file", .text = &s->key_file},
         {.name = "--allow-host", .list = &s->hosts},
         {.name = "--max-upload", .text = &s->max_upload},
+        {.name = "--max-jobs", .number = &s->jobs_max},
         {.name = "--stop-jobs", .flag = &s->stop_jobs},
         {.name = "--help", .flag = &s->help},
     };
@@ -76,6 +83,9 @@ static enum status read_settings(const struct cli *cli, struct settings *s, stru
     TRY(options_parse(&table, cli->argc, cli->argv, e));
     FAIL_IF(s->port < 0 || s->port > PORT_MAX, STATUS_INVALID,
             "--port is %lld, it must be from 0 to %d", (long long)s->port, PORT_MAX);
+    FAIL_IF(s->jobs_max < 1 || s->jobs_max > SUPERVISOR_JOBS_MAX, STATUS_INVALID,
+            "--max-jobs is %lld, it must be from 1 to %d", (long long)s->jobs_max,
+            SUPERVISOR_JOBS_MAX);
     return STATUS_OK;
 }
 
@@ -120,6 +130,11 @@ static void on_news(void *context) {
     sse_hub_wake(app->hub);
 }
 
+static int64_t total_of(const char *device, void *context) {
+    const struct app *const app = context;
+    return devices_total(app->devices, app->engine, device);
+}
+
 static enum status open_http(struct server *v, struct err *e) {
     int64_t upload_max = UPLOAD_BYTES_MAX;
     if (v->settings.max_upload)
@@ -159,7 +174,13 @@ static enum status open_server(struct server *v, struct err *e) {
     v->app.web = v->web;
     v->app.started_ms = clock_unix_ms();
     const struct supervisor_config config = {
-        .store = v->app.store, .engine = v->engine, .news = on_news, .context = &v->app};
+        .place = {.store = v->app.store,
+                  .engine = v->engine,
+                  .news = on_news,
+                  .total_bytes = total_of,
+                  .context = &v->app},
+        .jobs_max = v->settings.jobs_max,
+    };
     v->app.supervisor = supervisor_new(&config);
     TRY(open_http(v, e));
     return supervisor_start(v->app.supervisor, e);

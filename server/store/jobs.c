@@ -231,17 +231,17 @@ enum status store_job_wish_get(struct store *store, int64_t number, char **wish,
     return status;
 }
 
-enum status store_job_pick(struct store *store, enum job_pick pick, struct job_row *out,
-                           bool *found, struct err *e) {
+enum status store_job_pick(struct store *store, enum job_pick pick, int64_t limit,
+                           struct job_list *out, struct err *e) {
     static const enum sql_name names[] = {
         [JOB_ACTIVE] = SQL_JOB_ACTIVE,
-        [JOB_NEXT_QUEUED] = SQL_JOB_NEXT,
+        [JOB_QUEUED] = SQL_JOB_QUEUED,
         [JOB_WISHED] = SQL_JOB_WISHED,
     };
+    const struct job_filter all = {0};
     db_lock(store->db);
     struct db_query q = db_query(store->db, names[pick]);
-    const enum status status = db_step(&q, found, e);
-    if (*found) read_row(&q, out);
+    const enum status status = gather_rows(&q, all, limit, out, e);
     db_unlock(store->db);
     return status;
 }

@@ -38,15 +38,13 @@
     X(SQL_JOB_GET, "SELECT " SQL_JOB_COLUMNS " FROM jobs WHERE id=?")                              \
     X(SQL_JOB_BY_KEY, "SELECT id,request_hash FROM jobs WHERE idempotency_key=?")                  \
     X(SQL_JOB_LIST, "SELECT " SQL_JOB_COLUMNS " FROM jobs WHERE number<? ORDER BY number DESC")    \
-    X(SQL_JOB_ACTIVE,                                                                              \
-      "SELECT " SQL_JOB_COLUMNS " FROM jobs WHERE status IN('validating_files','running')"         \
-      " ORDER BY number LIMIT 1")                                                                  \
-    X(SQL_JOB_NEXT, "SELECT " SQL_JOB_COLUMNS                                                      \
-                    " FROM jobs WHERE status='queued' ORDER BY queued_ms,number LIMIT 1")          \
+    X(SQL_JOB_ACTIVE, "SELECT " SQL_JOB_COLUMNS                                                    \
+                      " FROM jobs WHERE status IN('validating_files','running') ORDER BY number")  \
+    X(SQL_JOB_QUEUED,                                                                              \
+      "SELECT " SQL_JOB_COLUMNS " FROM jobs WHERE status='queued' ORDER BY queued_ms,number")      \
     X(SQL_JOB_WISHED,                                                                              \
       "SELECT " SQL_JOB_COLUMNS                                                                    \
-      " FROM jobs WHERE wish IS NOT NULL AND status IN('queued','paused','failed')"                \
-      " LIMIT 1")                                                                                  \
+      " FROM jobs WHERE wish IS NOT NULL AND status IN('queued','paused','failed')")               \
     X(SQL_JOB_AHEAD, "SELECT count(*) FROM jobs WHERE status='queued' AND (queued_ms<?1 OR "       \
                      "(queued_ms=?1 AND number<?2))")                                              \
     X(SQL_JOB_COUNTS, "SELECT status,count(*) FROM jobs GROUP BY status")                          \

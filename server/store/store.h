@@ -127,10 +127,11 @@ enum status store_job_update(struct store *store, const struct job_row *row, str
 enum status store_job_wish(struct store *store, const char *id, const char *wish, struct err *e);
 /* The present wish; caller frees. */
 enum status store_job_wish_get(struct store *store, int64_t number, char **wish, struct err *e);
-/* Which job to look at. *found tells whether `out` was filled. */
-enum job_pick { JOB_ACTIVE, JOB_NEXT_QUEUED, JOB_WISHED };
-enum status store_job_pick(struct store *store, enum job_pick pick, struct job_row *out,
-                           bool *found, struct err *e);
+/* Jobs to look at: those in validating_files or running; those queued, in the order of their turns;
+ * those without a process of which something is wished. At most `limit`. */
+enum job_pick { JOB_ACTIVE, JOB_QUEUED, JOB_WISHED };
+enum status store_job_pick(struct store *store, enum job_pick pick, int64_t limit,
+                           struct job_list *out, struct err *e);
 /* Jobs newest first, those that the filter keeps (`keep` NULL: all). */
 struct job_filter {
     bool (*keep)(const struct job_row *row, const void *context);
