@@ -208,7 +208,7 @@ static const struct spec_key KEYS[] = {
      .min = 0,
      .max = WHOLE_MAX,
      .help = "Most memory that the run may take on a device: 24GiB, or a share of the device such "
-             "as 90% or 0.9; 0 means all of it."},
+             "as 90% or 0.9; 0 means all of it. Jobs share a device only when each has a cap."},
     KEY_TEXT("memory.on_oom", SPEC_CHOICE, memory.on_oom, "\"auto\"", "auto|ask|off",
              "When memory is short: change how a step is run, which leaves the loss curve alone "
              "(auto), stop and ask which change to make (ask), or fail (off)."),

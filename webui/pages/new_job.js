@@ -274,7 +274,7 @@ function Start({ busy, failure, known }) {
             title="The job was not started"
         />`}
         <button class="button primary big" disabled=${busy}>${busy ? "Starting…" : "Start"}</button>
-        <p class="muted">If a job is running, this one waits for its turn.</p>
+        <p class="muted">It starts as soon as its device is free. Jobs that all have a memory cap share a device.</p>
     </div>`;
 }
 
