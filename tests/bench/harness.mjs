@@ -1,8 +1,8 @@
 // harness.mjs - runs one benchmark: node tests/bench/harness.mjs NAME [--keep]. Called by ./dev bench.
 //
-// A benchmark is a module NAME.mjs in this folder with `export async function* cases()`, which yields
-// one plain object a case: { case, ...numbers with their unit in the name }. The harness adds where, when
-// and of what it was measured, prints one JSON object a line, and with --keep adds the lines to
+// A benchmark is a module NAME.mjs in this folder with `export async function* cases()`, which yields one plain
+// object a case: { case, ...numbers with their unit in the name }, and `timeless` where no number is a time: then
+// other work on the machine does not matter. The harness adds where, when and of what it was measured, prints one JSON object a line, and with --keep adds the lines to
 // results/NAME.jsonl and makes BENCHMARKS.md again.
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
@@ -52,15 +52,15 @@ async function busyPercent() {
 }
 
 async function main(name, keep) {
-    const busy = await busyPercent();
-    if (keep && busy > BUSY_PERCENT_MAX) {
+    const path = join(HERE, `${name}.mjs`);
+    if (!existsSync(path)) throw new Error(`there is no benchmark ${name}`);
+    const { cases, timeless } = await import(path);
+    const busy = keep && !timeless ? await busyPercent() : 0;
+    if (busy > BUSY_PERCENT_MAX) {
         throw new Error(
             `other work uses ${busy} % of this machine: a result would say nothing, so none is kept`,
         );
     }
-    const path = join(HERE, `${name}.mjs`);
-    if (!existsSync(path)) throw new Error(`there is no benchmark ${name}`);
-    const { cases } = await import(path);
     const stamp = {
         bench: name,
         date: new Date().toISOString().slice(0, 10),
