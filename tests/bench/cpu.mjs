@@ -15,6 +15,17 @@ const WARM_UP_STEPS = 3;
 const THREADS = '2';
 const RUN_LIMIT_MS = 20 * 60 * 1000;
 
+// What a plan says of a step's time, from rates that are measured for it now.
+function predictedSeconds(run) {
+    const args = ['plan', join(run, 'spec.json'), '--measure'];
+    const { stdout } = spawnSync(join(ROOT, 'build', 'plimsoll-engine'), args, {
+        env: { ...process.env, OMP_NUM_THREADS: THREADS },
+        encoding: 'utf8',
+        timeout: RUN_LIMIT_MS,
+    });
+    return JSON.parse(stdout).time.seconds_per_step;
+}
+
 function measure(name, spec) {
     const run = join(WORK, name);
     rmSync(run, { recursive: true, force: true });
@@ -30,12 +41,16 @@ function measure(name, spec) {
     const events = readEvents(run);
     const steps = events.filter((e) => e.kind === 'step');
     const warm = steps.slice(WARM_UP_STEPS);
+    const seconds = median(warm.map((e) => e.seconds));
+    const predicted = predictedSeconds(run);
     const start = events.find((e) => e.kind === 'start');
     rmSync(run, { recursive: true, force: true });
     return {
         case: name,
         tokens_per_second: median(warm.map((e) => e.tokens_per_second)),
-        seconds_per_step: median(warm.map((e) => e.seconds)),
+        seconds_per_step: seconds,
+        predicted_seconds: predicted,
+        predicted_error_percent: 100 * (predicted / seconds - 1),
         steps: steps.length,
         tokens_per_step: median(warm.map((e) => e.tokens)),
         peak_mib: Math.round(start.planned_peak_bytes / 2 ** 20),

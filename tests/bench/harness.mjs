@@ -2,8 +2,8 @@
 //
 // A benchmark is a module NAME.mjs in this folder with `export async function* cases()`, which yields one plain
 // object a case: { case, ...numbers with their unit in the name }, and `timeless` where no number is a time: then
-// other work on the machine does not matter. The harness adds where, when and of what it was measured, prints one JSON object a line, and with --keep adds the lines to
-// results/NAME.jsonl and makes BENCHMARKS.md again.
+// other work on the machine does not matter. The harness adds where, when and of what it was measured, prints
+// one JSON object a line, and with --keep adds the lines to results/NAME.jsonl and makes BENCHMARKS.md again.
 import { execFileSync } from 'node:child_process';
 import { appendFileSync, existsSync, mkdirSync, readFileSync } from 'node:fs';
 import { availableParallelism, cpus, totalmem } from 'node:os';
