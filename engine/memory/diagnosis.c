@@ -71,6 +71,10 @@ static const struct {
      DIAGNOSIS_SHORTAGE,
      "A library of the GPU found no room for its own memory, which lies outside the run's: lower "
      "memory.cap so that the device has room left for it."},
+    {{"host memory", "MemoryAllocation"},
+     DIAGNOSIS_HOST_MEMORY,
+     "Page-locked memory of the machine could not be had: free some memory, raise the limit for "
+     "locked memory (ulimit -l, in a container --ulimit memlock=-1), or turn offloading off."},
     {{"cudaHost", NULL},
      DIAGNOSIS_HOST_MEMORY,
      "Page-locked memory of the machine could not be had: free some memory, raise the limit for "

@@ -58,7 +58,7 @@ struct oom_report {
     int64_t world;
     const struct diagnosis_rank *ranks; /* [rank_count], borrowed */
     int64_t rank_count;
-    const struct err *failure; /* its text may be a library's; NULL: the arena's own */
+    const struct err *failure; /* it was not the arena, but a library or the driver; or NULL */
 };
 enum status report_oom(struct event_log *log, struct session *s, const struct oom_report *r,
                        struct diagnosis *out, struct err *e);

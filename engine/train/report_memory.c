@@ -118,6 +118,12 @@ enum status report_holdings(struct event_log *log, const struct session *s, int6
     return event_write(log, EVENT_HOLDINGS, fields, e);
 }
 
+/* On the CPU the arena's memory is the host's: whether that is what could not give it. */
+static bool is_short(int64_t available, const struct arena_shortage *s) {
+    const int64_t total = s->reservation ? s->requested : s->allocated + s->requested;
+    return available >= 0 && available < total - s->reserved;
+}
+
 static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct session *s,
                                                    const struct oom_report *r) {
     struct diagnosis_report d = diagnosis_unknown();
@@ -143,6 +149,7 @@ static struct diagnosis_report diagnosis_report_of(struct event_log *log, struct
     d.host_total = view.host.total;
     d.host_available = view.host.available;
     d.foreign = r->failure ? r->failure->text : NULL;
+    d.host_failed = s->device->kind == DEVICE_CPU && is_short(view.host.available, &d.shortage);
     if (file_free_space(SHM_FOLDER, &d.shm_total, &ignored) != STATUS_OK) d.shm_total = -1;
     if (s->device->kind == DEVICE_CUDA) {
         struct device_cards cards;
@@ -167,6 +174,19 @@ static void add_largest(cJSON *json, const struct arena_shortage *s) {
     }
 }
 
+static void add_shortage(cJSON *json, const struct arena_shortage *s) {
+    json_add_string(json, "phase", phase_name(s->phase));
+    json_add_string(json, "category", category_name(s->category));
+    json_add_string(json, "asked_by", s->reservation ? "reservation" : "allocation");
+    json_add_i64(json, "requested", s->requested);
+    json_add_i64(json, "allocated", s->allocated);
+    json_add_i64(json, "reserved", s->reserved);
+    json_add_i64(json, "capacity", s->capacity);
+    json_add_i64(json, "largest_free_block", s->largest_free_block);
+    add_categories(json, "categories", s->by_category);
+    add_largest(json, s);
+}
+
 static void add_ranks(cJSON *json, const struct oom_report *r) {
     cJSON *const ranks = cJSON_AddArrayToObject(json, "ranks");
     for (int64_t i = 0; i < r->rank_count; i++) {
@@ -188,21 +208,12 @@ enum status report_oom(struct event_log *log, struct session *s, const struct oo
     cJSON *const fields = cJSON_CreateObject();
     json_add_i64(fields, "step", r->step);
     add_known(fields, "micro", r->micro);
-    json_add_string(fields, "phase", phase_name(shortage->phase));
-    json_add_string(fields, "category", category_name(shortage->category));
-    json_add_string(fields, "asked_by", shortage->reservation ? "reservation" : "allocation");
     json_add_string(fields, "diagnosis", diagnosis_name(d.kind));
     json_add_string(fields, "explanation", d.text);
-    json_add_i64(fields, "requested", shortage->requested);
-    json_add_i64(fields, "allocated", shortage->allocated);
-    json_add_i64(fields, "reserved", shortage->reserved);
-    json_add_i64(fields, "capacity", shortage->capacity);
-    json_add_i64(fields, "largest_free_block", shortage->largest_free_block);
+    if (!r->failure && shortage->requested > 0) add_shortage(fields, shortage);
     add_known(fields, "device_used", report.device_used);
     add_known(fields, "device_total", report.device_total);
     add_known(fields, "others", report.others);
-    add_categories(fields, "categories", shortage->by_category);
-    add_largest(fields, shortage);
     add_ranks(fields, r);
     return event_write(log, EVENT_OOM, fields, e);
 }

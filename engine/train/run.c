@@ -75,6 +75,18 @@ static enum status run_all(struct run *r, struct err *e) {
     return finish(r, "succeeded", result, e);
 }
 
+/* A library or the driver found no memory, outside the arena: that is an out-of-memory, too. */
+static void tell_foreign_shortage(struct run *r, const struct err *why) {
+    struct err ignored = {0};
+    const struct oom_report oom = {.step = r->state.step + 1,
+                                   .micro = -1,
+                                   .cap = run_cap(r),
+                                   .world = r->comm ? r->comm->world : 1,
+                                   .failure = why};
+    if (diagnosis_translate(why->text, NULL))
+        (void)report_oom(&r->log, &r->session, &oom, NULL, &ignored);
+}
+
 /* What a run that did not succeed leaves as its last events. */
 static void tell_end(struct run *r, enum status status, const struct err *why) {
     struct err ignored = {0};
@@ -83,6 +95,7 @@ static void tell_end(struct run *r, enum status status, const struct err *why) {
         return;
     }
     if (status == STATUS_OOM && r->session.arena) recover_tell_shortage(r, -1, &ignored);
+    if (status == STATUS_DEVICE && r->session.arena) tell_foreign_shortage(r, why);
     if (!atomic_exchange(&r->told, true)) report_error(&r->log, why);
     comm_abandon(r->comm, why);
 }

@@ -292,6 +292,9 @@ static void test_diagnosis_foreign_texts_are_translated(void **state) {
          DIAGNOSIS_SHORTAGE},
         {"cuMemCreate: CUDA_ERROR_OUT_OF_MEMORY", "memory.cap", DIAGNOSIS_SHORTAGE},
         {"cudaHostAlloc failed: out of memory", "ulimit", DIAGNOSIS_HOST_MEMORY},
+        {"pinning host memory for loading on cuda:0 (H200): out of memory "
+         "(cudaErrorMemoryAllocation)",
+         "ulimit", DIAGNOSIS_HOST_MEMORY},
         {"fork: Cannot allocate memory", "not the card's", DIAGNOSIS_HOST_MEMORY},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
