@@ -195,7 +195,7 @@ static const struct spec_key KEYS[] = {
         "a batch is per_device_train_batch_size x gradient_accumulation_steps x this."),
     KEY_INT("parallel.zero_stage", parallel.zero_stage, "0", 0, 3,
             "What the ranks divide among them instead of each holding all of it: nothing (0), "
-            "AdamW's states (1), gradients too (2)."),
+            "AdamW's states (1), gradients too (2), frozen weights too (3)."),
     KEY_FLOAT("parallel.silence_s", parallel.silence_s, "8", 0.5, 3600,
               "Seconds without a sign of life after which a rank counts as lost; the run then "
               "continues from its last checkpoint."),

@@ -30,9 +30,10 @@ void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_
     } while (0)
 
 static enum status check_parallel(const struct spec *s, struct err *e) {
-    CHECK(s->parallel.zero_stage <= 2, "parallel.zero_stage",
-          "parallel.zero_stage is %lld: this version has the stages 0, 1 and 2",
-          (long long)s->parallel.zero_stage);
+    const bool plain_lora = strcmp(s->finetuning_type, "lora") == 0 && !s->use_dora;
+    CHECK(s->parallel.zero_stage < 3 || plain_lora, "parallel.zero_stage",
+          "parallel.zero_stage 3 divides frozen weights: it needs finetuning_type lora without "
+          "use_dora in this version; the nearest is 2");
     CHECK(s->parallel.zero_stage < 2 || strcmp(s->device, "cpu") == 0, "parallel.zero_stage",
           "parallel.zero_stage is %lld: on a GPU this version has the stages 0 and 1; device is "
           "%.80s",

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "engine/model/shard.h"
+#include "engine/model/shard_weights.h"
 
 /* *y = norm(*y), replacing it, where there is such a norm (sandwich norms). */
 static enum status close_branch(struct tape *tape, const struct norm *norm, struct tensor **y,
@@ -63,11 +64,13 @@ done:
 
 /* A layer ends with a plain sum: its result is one tensor, as a checkpointed segment's must be.
  * (The sum fused with the next layer's norm would save one pass over [T,C] of some thirty.) */
-/* Where backward enters and leaves a layer, for gradients that are handed out layer by layer. */
+/* Where backward enters and leaves a layer, for gradients and weights that are there layer by layer.
+ */
 static enum status enter_backward(struct tape *tape, struct node *node, struct err *e) {
     (void)tape;
     struct tape_mark mark;
     memcpy(&mark, node->extra, sizeof mark);
+    TRY(shard_gather(mark.context, mark.index, e));
     return shard_begin(mark.context, mark.index, e);
 }
 
@@ -75,6 +78,7 @@ static enum status leave_backward(struct tape *tape, struct node *node, struct e
     (void)tape;
     struct tape_mark mark;
     memcpy(&mark, node->extra, sizeof mark);
+    shard_let_go(mark.context, mark.index);
     return shard_end(mark.context, mark.index, e);
 }
 
@@ -88,6 +92,7 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     const struct tape_mark mark = {in->model, index};
     const bool sharded = shard_is_on(in->model);
     if (sharded) tape_mark(tape, leave_backward, mark);
+    GUARD(shard_gather(in->model, index, e));
     arena_set_label(arena, (struct arena_label){"attention", (int32_t)index});
     GUARD(attention_branch(in, l, tape, x, &branch, e));
     const struct addends addends = {x, branch};
@@ -100,6 +105,8 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     tape->unread = tape->rerun;
     GUARD(op_add(tape, middle, branch, out, e));
     if (sharded) tape_mark(tape, enter_backward, mark);
+    /* What runs again for its backward needs the weights at once. */
+    if (!tape->rerun) shard_let_go(in->model, index);
 done:
     tape->unread = false;
     tensor_release(branch);

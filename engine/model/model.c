@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "engine/model/layout.h"
 #include "engine/model/shard.h"
+#include "engine/model/shard_weights.h"
 
 static enum dtype value_dtype(const struct model *m, enum param_kind kind) {
     switch (kind) {
@@ -143,6 +144,8 @@ static enum status allocate_value(struct model *m, struct storage *s, struct err
     } else if (s->trainable) {
         ASSERT(m->copies->dtype == dtype);
         s->value = tensor_view_flat(m->copies, s->flat_first, s->rows, s->cols);
+    } else if (storage_is_sharded(m, s)) {
+        s->value = tensor_hollow(m->space, dtype, s->rows, s->cols);
     } else {
         const enum category category = is_adapter(s->kind) ? CATEGORY_ADAPTERS : CATEGORY_WEIGHTS;
         return tensor_new(m->space, dtype, s->rows, s->cols, category, &s->value, e);
@@ -216,6 +219,7 @@ enum status model_build(struct model *m, const struct model_config *config,
         place_trainables(m);
         status = allocate_flat(m, e);
     }
+    if (status == STATUS_OK) status = shard_weights_open(m, e);
     for (size_t i = 0; status == STATUS_OK && i < m->storage_count; i++) {
         status = allocate_storage(m, &m->storages[i], e);
     }
@@ -234,6 +238,7 @@ enum status model_build(struct model *m, const struct model_config *config,
 void model_release(struct model *m) {
     if (!m) return;
     shard_close(m);
+    shard_weights_close(m);
     for (size_t i = 0; i < m->storage_count; i++) {
         tensor_release(m->storages[i].master);
         tensor_release(m->storages[i].value);

@@ -62,7 +62,8 @@ struct model_options {
     bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
     int64_t length_max;       /* longest sequence of the run */
     struct comm *comm;        /* borrowed; NULL: this rank is alone */
-    int64_t zero_stage;       /* from 2 on gradients are divided among the ranks (shard.h) */
+    int64_t zero_stage;       /* from 2 on gradients are divided among the ranks, with 3 frozen
+                                 weights too (shard.h, shard_weights.h) */
 };
 
 struct layer {
@@ -101,6 +102,7 @@ struct model {
     struct tensor *gradients;   /* [1, own.count] f32 */
     struct comm_piece own;      /* what of the flat buffers `gradients` holds: all, or a piece */
     struct shards *shards;      /* NULL: gradients are whole */
+    struct weight_shards *weight_shards; /* NULL: frozen weights are whole (shard_weights.h) */
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
     struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */

@@ -5,6 +5,7 @@
 #include "engine/model/shard.h"
 
 #include "base/mem.h"
+#include "engine/model/shard_weights.h"
 
 struct shards {
     struct comm_scratch scratch;
@@ -111,8 +112,11 @@ enum status shard_end(struct model *m, int64_t unit, struct err *e) {
 enum status shard_idle(struct model *m, struct err *e) {
     if (!m->shards) return STATUS_OK;
     TRY(shard_begin(m, UNIT_REST, e));
+    TRY(shard_walk(m, e));
     for (int64_t i = m->config.layers - 1; i >= 0; i--) {
+        TRY(shard_gather(m, i, e));
         TRY(shard_begin(m, i, e));
+        shard_let_go(m, i);
         TRY(shard_end(m, i, e));
     }
     return shard_end(m, UNIT_REST, e);
@@ -122,5 +126,6 @@ void shard_drop(struct model *m) {
     if (!m->shards) return;
     for (int64_t unit = UNIT_REST; unit < m->config.layers; unit++) {
         if (*buffer_of(m, unit)) take_back(m, unit);
+        if (unit != UNIT_REST) shard_let_go(m, unit);
     }
 }

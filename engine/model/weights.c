@@ -9,6 +9,8 @@
 
 #include "base/mem.h"
 #include "engine/model/load.h"
+#include "engine/model/shard.h"
+#include "engine/model/shard_weights.h"
 
 enum { STAGING_ELEMENTS = 1 << 20 };
 
@@ -125,19 +127,48 @@ static enum status item_of(const struct model *m, const struct param *p, const s
     return STATUS_OK;
 }
 
-enum status weights_load_params(struct model *m, const struct param *params, size_t count,
-                                const struct st_set *set, struct err *e) {
+/* The layer that a parameter is gathered with, or UNIT_REST: its bytes are always there. */
+static int64_t gathered_with(const struct model *m, const struct param *p) {
+    const struct storage *const s = &m->storages[p->storage];
+    return storage_is_sharded(m, s) ? s->unit : UNIT_REST;
+}
+
+static bool has_params_of(const struct model *m, const struct param *params, size_t count,
+                          int64_t unit) {
+    for (size_t i = 0; i < count; i++) {
+        if (gathered_with(m, &params[i]) == unit) return true;
+    }
+    return false;
+}
+
+static enum status load_unit(struct model *m, const struct param *params, size_t count,
+                             const struct st_set *set, int64_t unit, struct err *e) {
     struct load_item *const items = mem_new(count, sizeof *items);
     enum status status = STATUS_OK;
+    size_t used = 0;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        status = item_of(m, &params[i], set, &items[i], e);
+        if (gathered_with(m, &params[i]) != unit) continue;
+        status = item_of(m, &params[i], set, &items[used], e);
+        used += status == STATUS_OK;
     }
-    if (status == STATUS_OK) status = load_items(items, count, e);
-    for (size_t i = 0; i < count; i++) {
+    if (status == STATUS_OK) status = load_items(items, used, e);
+    for (size_t i = 0; i < used; i++) {
         tensor_release(items[i].to);
     }
     mem_free(items);
-    return status == STATUS_OK ? model_refresh(m, e) : status;
+    return status;
+}
+
+enum status weights_load_params(struct model *m, const struct param *params, size_t count,
+                                const struct st_set *set, struct err *e) {
+    TRY(load_unit(m, params, count, set, UNIT_REST, e));
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        if (!has_params_of(m, params, count, i)) continue;
+        TRY(shard_fill_begin(m, i, e));
+        TRY(load_unit(m, params, count, set, i, e));
+        TRY(shard_fill_end(m, i, e));
+    }
+    return model_refresh(m, e);
 }
 
 int64_t weights_staging_bytes(const struct model *m) {

@@ -116,12 +116,17 @@ enum status tensor_activation(struct tensor_space *space, int64_t rows, int64_t 
     return tensor_make(space, &shape, CATEGORY_ACTIVATIONS, out, e);
 }
 
-struct tensor *tensor_without_bytes(struct tensor_space *space, int64_t rows, int64_t cols) {
+struct tensor *tensor_hollow(struct tensor_space *space, enum dtype dtype, int64_t rows,
+                             int64_t cols) {
     struct tensor *const t = take_tensor(space);
-    t->dtype = space->device->activation_dtype;
+    t->dtype = dtype;
     t->rows = rows;
     t->cols = t->ld = cols;
     return t;
+}
+
+struct tensor *tensor_without_bytes(struct tensor_space *space, int64_t rows, int64_t cols) {
+    return tensor_hollow(space, space->device->activation_dtype, rows, cols);
 }
 
 static struct tensor *view(struct tensor *owner, int64_t first, int64_t rows, int64_t cols,

@@ -100,6 +100,11 @@ enum status tensor_activation(struct tensor_space *space, int64_t rows, int64_t 
 /* An activation that is never read or written: shape and gradient only. */
 struct tensor *tensor_without_bytes(struct tensor_space *space, int64_t rows, int64_t cols);
 
+/* Bytes come and go: `data` is NULL until somebody who has them sets it, and again when they are
+ * gone. No gradient, no views while there are none. */
+struct tensor *tensor_hollow(struct tensor_space *space, enum dtype dtype, int64_t rows,
+                             int64_t cols);
+
 /* Rows [first, first+rows) of another tensor, sharing its bytes; retains it. */
 struct tensor *tensor_view_rows(struct tensor *owner, int64_t first, int64_t rows);
 /* A view of a flat range as a matrix: elements [first, first + rows*cols). The owner has no gaps

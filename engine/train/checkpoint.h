@@ -19,17 +19,17 @@ struct trainer_state {
     int64_t trained_tokens;
 };
 
-/* Where a checkpoint goes: checkpoints/step-N of `run`; the oldest beyond `keep` are removed (0: none
- * is). `base` goes into the adapter's config. */
+/* Where a checkpoint goes: checkpoints/step-N of `run`; the oldest beyond `keep` are removed (0:
+ * none is). `base` goes into the adapter's config. */
 struct checkpoint_place {
     const char *run;
     const char *base;
     int64_t keep;
 };
 /* Writing one. All ranks begin together: each leaves its part of the optimizer's states in a
- * temporary folder. Then rank 0 alone finishes: it adds the rest and makes the folder appear, and may
- * try again after STATUS_OOM. STATUS_NO_SPACE leaves the earlier checkpoints and no rest of this
- * one. checkpoint_end always, also after an error. */
+ * temporary folder. Then rank 0 alone finishes: it adds the rest and makes the folder appear, and
+ * may try again after STATUS_OOM. STATUS_NO_SPACE leaves the earlier checkpoints and no rest of
+ * this one. checkpoint_end always, also after an error. */
 struct checkpoint_writing {
     char *path, *made, *folder;
 };

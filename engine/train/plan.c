@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/str.h"
+#include "engine/model/shard_weights.h"
 #include "engine/model/weights.h"
 #include "engine/train/cost.h"
 #include "engine/train/generate.h"
@@ -129,8 +130,9 @@ static enum status run_steps(struct session *s, const struct plan_request *reque
     GUARD(train_shapes(&w, request, &batch, e));
     if (plan) plan->flops = flops_per_token(s, request->train);
     GUARD(eval_shapes(&w, request, &batch, e));
-    /* Rank 0 speaks for all. */
-    if (request->options->rank == 0 && spec->sample_prompts.count > 0)
+    /* Rank 0 speaks for all, unless it needs their weights. */
+    if ((request->options->rank == 0 || weights_are_sharded(&s->model)) &&
+        spec->sample_prompts.count > 0)
         GUARD(generate_plan(&s->model, length, e));
     look(&w, PLAN_SAMPLES, &sample);
     /* Both go through host memory: what is held meanwhile is what is held between steps. */

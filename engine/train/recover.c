@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "engine/model/shard.h"
+#include "engine/model/shard_weights.h"
 #include "engine/train/recover_report.h"
 #include "engine/train/remember.h"
 
@@ -124,9 +125,15 @@ static void take_books(const struct run *r, int64_t by_category[CATEGORY_COUNT])
  * backed before it, so this is for faults alone. */
 static enum status lose_step(const struct err *why, struct err *e) {
     return err_set(e, STATUS_LOST,
-                   "memory was short in the middle of a step whose gradients are divided among the "
-                   "ranks: %.700s",
+                   "memory was short in the middle of work that all ranks do together: %.700s",
                    why->text);
+}
+
+enum status recover_together(const struct run *r, enum status status, struct err *why) {
+    if (status != STATUS_OOM || !weights_are_sharded(&r->session.model)) return status;
+    const struct err shortage = *why;
+    err_clear(why);
+    return lose_step(&shortage, why);
 }
 
 enum status recover_idle(struct run *r, struct err *e) {

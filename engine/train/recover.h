@@ -46,6 +46,10 @@ enum status recover_between(struct run *r, bool *stopping, struct err *e);
  * number of micro-batches of the rank that has most is r->recovery.last.rounds. STATUS_OOM: call
  * recover_again, and begin the step again. */
 enum status recover_ready(struct run *r, int64_t micro, struct err *e);
+/* After an evaluation or a sample that ended with this status: where all ranks go through it
+ * together (zero_stage 3), no rank can begin it again by itself, and STATUS_OOM becomes STATUS_LOST
+ * in *why too. */
+enum status recover_together(const struct run *r, enum status status, struct err *why);
 /* Instead of it, on a rank that has no micro-batch left (step_idle). */
 enum status recover_idle(struct run *r, struct err *e);
 /* Trains r->batch. A lack of memory is no error here: the next recover_ready tells the others.

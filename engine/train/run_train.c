@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/model/shard_weights.h"
 #include "engine/train/generate.h"
 #include "engine/train/run_parts.h"
 
@@ -159,6 +160,9 @@ static enum status try_evaluation(struct run *r, struct step_sums *sums, struct 
             batcher_micro(b, micro, &r->batch);
             TRY(step_evaluate(&r->session.model, &r->batch, &options, sums, NULL, e));
         }
+        for (int64_t micro = b->micro_count; micro < b->micro_count_most; micro++) {
+            TRY(step_idle_forward(&r->session.model, e));
+        }
     }
     return optimizer_read_totals(&r->session.optimizer, &sums->loss, &sums->correct, e);
 }
@@ -197,7 +201,7 @@ enum status run_evaluate(struct run *r, struct err *e) {
     struct step_sums sums;
     struct err why = {0};
     bool whole = false;
-    enum status status = try_evaluation(r, &sums, &why);
+    enum status status = recover_together(r, try_evaluation(r, &sums, &why), &why);
     for (int64_t tries = 0; status == STATUS_OOM; tries++) {
         if (recover_beside(r, REMEDY_EVAL_BATCH, tries, &why) != STATUS_OK) break;
         why = (struct err){0};
@@ -227,13 +231,13 @@ static enum status try_sample(struct run *r, const char *prompt, struct str *ans
 static enum status say_sample(struct run *r, const char *prompt, struct err *e) {
     struct str answer = {0};
     struct err why = {0};
-    enum status status = try_sample(r, prompt, &answer, &why);
+    enum status status = recover_together(r, try_sample(r, prompt, &answer, &why), &why);
     for (int64_t tries = 0; status == STATUS_OOM; tries++) {
         if (recover_beside(r, REMEDY_SAMPLE_LENGTH, tries, &why) != STATUS_OK) break;
         why = (struct err){0};
         status = try_sample(r, prompt, &answer, &why);
     }
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && run_leads(r)) {
         cJSON *const fields = cJSON_CreateObject();
         json_add_i64(fields, "step", r->state.step);
         json_add_string(fields, "prompt", prompt);
@@ -241,7 +245,7 @@ static enum status say_sample(struct run *r, const char *prompt, struct err *e) 
         status = event_write(&r->log, EVENT_SAMPLE, fields, e);
     } else if (status == STATUS_OOM) {
         status = leave_out(r, "a sample", &why, e);
-    } else {
+    } else if (status != STATUS_OK) {
         status = err_set_param(e, status, why.param, "%s", why.text);
     }
     str_release(&answer);
@@ -249,7 +253,9 @@ static enum status say_sample(struct run *r, const char *prompt, struct err *e) 
 }
 
 enum status run_say_samples(struct run *r, struct err *e) {
-    if (!run_leads(r)) return STATUS_OK;
+    /* Where a forward pass needs all ranks, all say the same. */
+    if (!run_leads(r) && !weights_are_sharded(&r->session.model)) return STATUS_OK;
+    comm_doing(r->comm, "the samples after step %lld", (long long)r->state.step);
     for (int64_t i = 0; i < r->spec.sample_prompts.count; i++) {
         TRY(say_sample(r, r->spec.sample_prompts.items[i], e));
     }

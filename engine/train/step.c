@@ -10,6 +10,7 @@
 
 #include "base/mem.h"
 #include "engine/model/shard.h"
+#include "engine/model/shard_weights.h"
 
 /* A micro-batch on the device, and where its losses go. */
 struct micro {
@@ -246,6 +247,11 @@ enum status step_idle(struct model *m, struct err *e) {
     return status;
 }
 
+enum status step_idle_forward(struct model *m, struct err *e) {
+    arena_enter(m->space->arena, PHASE_EVAL);
+    return shard_walk(m, e);
+}
+
 enum status step_train(struct model *m, const struct batch *batch,
                        const struct step_options *options, struct step_sums *sums, struct err *e) {
     if (batch->trained == 0) return step_idle(m, e);
@@ -267,7 +273,7 @@ done:
 enum status step_evaluate(struct model *m, const struct batch *batch,
                           const struct step_options *options, struct step_sums *sums, float *losses,
                           struct err *e) {
-    if (batch->trained == 0) return STATUS_OK;
+    if (batch->trained == 0) return step_idle_forward(m, e);
     struct micro u = {0};
     struct tape tape;
     struct tensor *anchor = NULL;

@@ -36,6 +36,8 @@ enum status step_train(struct model *m, const struct batch *batch,
 /* Instead of step_train on a rank that has no micro-batch while others have one: where gradients
  * are divided among the ranks it takes part with zeros (shard.h), else it does nothing. */
 enum status step_idle(struct model *m, struct err *e);
+/* Instead of step_evaluate, likewise. */
+enum status step_idle_forward(struct model *m, struct err *e);
 /* Forward only, dropout off. `losses`, if not NULL, receives each trained token's negative
  * log-likelihood, in order [batch->trained]. */
 enum status step_evaluate(struct model *m, const struct batch *batch,
