@@ -62,10 +62,7 @@ done:
     return status;
 }
 
-/* A layer ends with a plain sum: its result is one tensor, as a checkpointed segment's must be.
- * (The sum fused with the next layer's norm would save one pass over [T,C] of some thirty.) */
-/* Where backward enters and leaves a layer, for gradients and weights that are there layer by layer.
- */
+/* Where backward enters and leaves a layer: gradients and weights may be there only meanwhile. */
 static enum status enter_backward(struct tape *tape, struct node *node, struct err *e) {
     (void)tape;
     struct tape_mark mark;
@@ -82,6 +79,8 @@ static enum status leave_backward(struct tape *tape, struct node *node, struct e
     return shard_end(mark.context, mark.index, e);
 }
 
+/* A layer ends with a plain sum: its result is one tensor, as a checkpointed segment's must be.
+ * (The sum fused with the next layer's norm would save one pass over [T,C] of some thirty.) */
 static enum status run_layer(struct tape *tape, void *context, int64_t index, struct tensor *x,
                              struct tensor **out, struct err *e) {
     const struct decoder_inputs *const in = context;

@@ -22,7 +22,8 @@ void shard_weights_close(struct model *m);
 enum status shard_gather(struct model *m, int64_t layer, struct err *e);
 /* They are gone again. */
 void shard_let_go(struct model *m, int64_t layer);
-/* For loading: the layer's matrices have room, contents undefined; then this rank's piece is kept. */
+/* For loading: the layer's matrices have room, contents undefined; then this rank's piece is
+ * kept. */
 enum status shard_fill_begin(struct model *m, int64_t layer, struct err *e);
 enum status shard_fill_end(struct model *m, int64_t layer, struct err *e);
 /* A forward pass on a rank that has nothing to compute while the others do. */

@@ -4,8 +4,8 @@
  * checkpoints/step-N/
  *   adapter_config.json, adapter_model.safetensors   of LoRA, in f32
  *   model.safetensors                                of full fine-tuning, f32 masters
- *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32; or a part of
- *                                                    them from each rank (checkpoint_states.h)
+ *   optimizer.safetensors                            exp_avg and exp_avg_sq, flat, f32; or a part
+ *                                                    of each rank (checkpoint_states.h)
  *   trainer_state.json                               {"step","updates","trained_tokens"}, of fp16
  *                                                    also the loss scale
  *   manifest.json                                    sizes and hashes of all of them */
