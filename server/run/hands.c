@@ -150,15 +150,51 @@ static struct claim claim_of_row(const struct hands *hands, const struct job_row
     return claim;
 }
 
-int64_t hands_next(struct hands *hands, const struct job_list *waiting, int64_t jobs_max) {
+static char *say_memory(const struct queue_lack *lack, const struct claim *wanted) {
+    const int64_t asked = claim_on(wanted, lack->device);
+    char there[24], others[24], size[24];
+    if (asked == CLAIM_WHOLE)
+        return str_format(
+            "Waiting for %s: a job without a memory.cap has it to itself, and another "
+            "job runs there",
+            lack->device);
+    if (lack->claimed == CLAIM_WHOLE || lack->room < 0)
+        return str_format("Waiting for %s: the job that runs there has it to itself", lack->device);
+    return str_format(
+        "Waiting for %s: it has room for %s, the jobs that run there may take %s, and "
+        "this one may take %s",
+        lack->device, str_bytes(lack->room, there), str_bytes(lack->claimed, others),
+        str_bytes(asked, size));
+}
+
+static char *say_why(const struct queue_lack *lack, const struct claim *wanted, int64_t jobs_max) {
+    switch (lack->wait) {
+    case QUEUE_STARTS: return NULL;
+    case QUEUE_PLACES:
+        return str_format("Waiting: as many jobs run as may at a time, which is %lld (--max-jobs)",
+                          (long long)jobs_max);
+    case QUEUE_BEHIND:
+        return str_format("Waiting for %s: an earlier job waits there too", lack->device);
+    case QUEUE_MEMORY: break;
+    }
+    return say_memory(lack, wanted);
+}
+
+int64_t hands_next(struct hands *hands, const struct job_list *waiting, int64_t jobs_max,
+                   char **why) {
     struct claim *const claims = mem_new((size_t)waiting->count + 1, sizeof *claims);
     for (int64_t i = 0; i < waiting->count; i++) {
         claims[i] = claim_of_row(hands, &waiting->rows[i]);
     }
+    const struct queue_line line = {claims, waiting->count, jobs_max};
     struct picture picture;
     pthread_mutex_lock(&hands->lock);
     picture_take(&picture, hands, NULL);
-    const int64_t next = queue_next(&picture.view, jobs_max, claims, waiting->count);
+    const int64_t next = queue_next(&picture.view, &line);
+    for (int64_t i = 0; i < waiting->count; i++) {
+        const struct queue_lack lack = queue_why(&picture.view, &line, i);
+        why[i] = say_why(&lack, &claims[i], jobs_max);
+    }
     picture_release(&picture);
     pthread_mutex_unlock(&hands->lock);
     for (int64_t i = 0; i < waiting->count; i++) {
@@ -206,13 +242,13 @@ static enum status refuse_cap(const struct active *a, const struct claim *wanted
 static enum status change_cap(struct hands *hands, struct active *a, const struct spec_cap *cap,
                               struct err *e) {
     struct claim wanted;
-    struct queue_lack lack;
     struct picture picture;
     const struct claim_news news = {true, *cap, a->capacity_told};
     claim_make(&wanted, &a->terms, &news, totals_of(hands));
     picture_take(&picture, hands, a);
+    const struct queue_lack lack = queue_lack_of(&picture.view, &wanted);
     enum status status = STATUS_OK;
-    if (claims_more(&wanted, &a->claim) && !queue_fits(&picture.view, &wanted, &lack))
+    if (claims_more(&wanted, &a->claim) && lack.wait != QUEUE_STARTS)
         GUARD(refuse_cap(a, &wanted, &lack, e));
     cJSON *const wish = cJSON_CreateObject();
     cJSON_AddItemToObject(wish, "cap", spec_cap_to_json(cap));

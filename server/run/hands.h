@@ -28,8 +28,9 @@ void hands_drop(struct hands *hands, int64_t index);
 /* Makes the claims of all jobs in hand again; true when one has changed. */
 bool hands_look(struct hands *hands);
 /* The first of the waiting rows, in their order, that may start beside what is in hand; -1: none.
- */
-int64_t hands_next(struct hands *hands, const struct job_list *waiting, int64_t jobs_max);
+ * why[i] becomes what holds the others back, in a sentence, or NULL; caller frees with mem_free. */
+int64_t hands_next(struct hands *hands, const struct job_list *waiting, int64_t jobs_max,
+                   char **why);
 
 /* See supervisor_change_cap. Any thread. */
 enum status hands_change_cap(struct hands *hands, const char *job_id, const struct spec_cap *cap,

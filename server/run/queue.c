@@ -45,45 +45,56 @@ static int64_t room_of(const struct queue_view *view, const char *device) {
     return -1;
 }
 
-static bool part_fits(const struct queue_view *view, const struct claim_part *part,
-                      struct queue_lack *lack) {
+static struct queue_lack lack_on(enum queue_wait wait, const char *device) {
+    struct queue_lack lack = {.wait = wait};
+    snprintf(lack.device, sizeof lack.device, "%s", device);
+    return lack;
+}
+
+static struct queue_lack lack_of_part(const struct queue_view *view,
+                                      const struct claim_part *part) {
     int64_t users = 0;
     const int64_t claimed = claimed_on(view, part->device, &users);
-    if (users == 0) return true;
     const int64_t room = room_of(view, part->device);
     const bool shared = claimed != CLAIM_WHOLE && part->bytes != CLAIM_WHOLE;
-    if (shared && claimed <= room && part->bytes <= room - claimed) return true;
-    if (lack) {
-        *lack = (struct queue_lack){.claimed = claimed, .room = room};
-        snprintf(lack->device, sizeof lack->device, "%s", part->device);
-    }
-    return false;
+    const bool fits = shared && claimed <= room && part->bytes <= room - claimed;
+    if (users == 0 || fits) return (struct queue_lack){.wait = QUEUE_STARTS};
+    struct queue_lack lack = lack_on(QUEUE_MEMORY, part->device);
+    lack.claimed = claimed;
+    lack.room = room;
+    return lack;
 }
 
-bool queue_fits(const struct queue_view *view, const struct claim *wanted,
-                struct queue_lack *lack) {
-    for (int64_t i = 0; i < wanted->count; i++) {
-        if (!part_fits(view, &wanted->parts[i], lack)) return false;
+struct queue_lack queue_lack_of(const struct queue_view *view, const struct claim *wanted) {
+    struct queue_lack lack = {.wait = QUEUE_STARTS};
+    for (int64_t i = 0; i < wanted->count && lack.wait == QUEUE_STARTS; i++) {
+        lack = lack_of_part(view, &wanted->parts[i]);
     }
-    return true;
+    return lack;
 }
 
-static bool share_a_device(const struct claim *a, const struct claim *b) {
+/* A device that both use; NULL when there is none. */
+static const char *shared_device(const struct claim *a, const struct claim *b) {
     for (int64_t i = 0; i < a->count; i++) {
-        if (claim_on(b, a->parts[i].device) > 0) return true;
+        if (claim_on(b, a->parts[i].device) > 0) return a->parts[i].device;
     }
-    return false;
+    return NULL;
 }
 
-int64_t queue_next(const struct queue_view *view, int64_t jobs_max, const struct claim *waiting,
-                   int64_t waiting_count) {
-    if (view->running_count >= jobs_max) return -1;
-    for (int64_t i = 0; i < waiting_count; i++) {
-        bool overtakes = false;
-        for (int64_t earlier = 0; earlier < i && !overtakes; earlier++) {
-            overtakes = share_a_device(&waiting[earlier], &waiting[i]);
-        }
-        if (!overtakes && queue_fits(view, &waiting[i], NULL)) return i;
+struct queue_lack queue_why(const struct queue_view *view, const struct queue_line *line,
+                            int64_t place) {
+    ASSERT(place >= 0 && place < line->count);
+    if (view->running_count >= line->jobs_max) return lack_on(QUEUE_PLACES, "");
+    for (int64_t earlier = 0; earlier < place; earlier++) {
+        const char *const device = shared_device(&line->claims[earlier], &line->claims[place]);
+        if (device) return lack_on(QUEUE_BEHIND, device);
+    }
+    return queue_lack_of(view, &line->claims[place]);
+}
+
+int64_t queue_next(const struct queue_view *view, const struct queue_line *line) {
+    for (int64_t place = 0; place < line->count; place++) {
+        if (queue_why(view, line, place).wait == QUEUE_STARTS) return place;
     }
     return -1;
 }

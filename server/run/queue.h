@@ -39,19 +39,33 @@ struct queue_view {
     const struct queue_room *rooms;
     int64_t room_count;
 };
-/* Why a claim does not fit. */
-struct queue_lack {
-    char device[SPEC_DEVICE_MAX];
-    int64_t claimed; /* by those that run; or CLAIM_WHOLE */
-    int64_t room;    /* -1: unknown */
+/* Why a job may not start. */
+enum queue_wait {
+    QUEUE_STARTS, /* it may */
+    QUEUE_PLACES, /* as many run as may */
+    QUEUE_BEHIND, /* an earlier one waits for the device */
+    QUEUE_MEMORY  /* its claim does not fit beside those that run there */
 };
-/* True when the claim fits on every device beside those that run; a device that nobody uses always
- * fits, since the plan is the judge there. Else *lack (may be NULL) tells the first device. */
-bool queue_fits(const struct queue_view *view, const struct claim *wanted, struct queue_lack *lack);
+struct queue_lack {
+    enum queue_wait wait;
+    char device[SPEC_DEVICE_MAX]; /* "" with QUEUE_PLACES */
+    int64_t claimed;              /* with QUEUE_MEMORY: by those that run; or CLAIM_WHOLE */
+    int64_t room;                 /* with QUEUE_MEMORY; -1: unknown */
+};
+/* Whether a claim fits on every device beside those that run; a device that nobody uses always
+ * fits, since the plan is the judge there. The first device that is short is told. */
+struct queue_lack queue_lack_of(const struct queue_view *view, const struct claim *wanted);
 
-/* The first of the waiting jobs, which stand in the order of their submission, that may start; -1
- * when none may. `jobs_max`: how many may run in all. */
-int64_t queue_next(const struct queue_view *view, int64_t jobs_max, const struct claim *waiting,
-                   int64_t waiting_count);
+/* The jobs that wait, in the order of their submission. */
+struct queue_line {
+    const struct claim *claims;
+    int64_t count;
+    int64_t jobs_max; /* so many may run in all */
+};
+/* What holds the job at this place of the line back. */
+struct queue_lack queue_why(const struct queue_view *view, const struct queue_line *line,
+                            int64_t place);
+/* The first of the line that may start; -1 when none may. */
+int64_t queue_next(const struct queue_view *view, const struct queue_line *line);
 
 #endif

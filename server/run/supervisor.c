@@ -20,6 +20,7 @@ enum { TICK_ACTIVE_MS = 100, TICK_IDLE_MS = 1000, TICK_TROUBLE_MS = 2000 };
 /* So often claims and queue are looked at when nothing calls for it: memory of the host comes back
  * without a word. And so many waiting jobs are looked at: who stands behind them waits for them. */
 enum { LOOK_MS = 1000, QUEUE_LOOK_MAX = 64 };
+enum { TELL_MAX = 8 }; /* of those that wait are told why at one look */
 static const int64_t NS_PER_MS = 1000000;
 
 struct supervisor {
@@ -92,20 +93,45 @@ static bool is_planning(const struct supervisor *s) {
     return false;
 }
 
+/* Said once to each job that has to wait: then its phase is another one. */
+static enum status tell_waiting(struct supervisor *s, struct job_list *waiting, char *const *why,
+                                struct err *e) {
+    int64_t told = 0;
+    for (int64_t i = 0; i < waiting->count && told < TELL_MAX; i++) {
+        struct job_row *const job = &waiting->rows[i];
+        if (!why[i] || strcmp(job->phase, "queued") != 0) continue;
+        move_set_state(job, "queued", "waiting");
+        TRY(move_job(&s->config.place, job, (struct move_words){"info", why[i]}, e));
+        told++;
+    }
+    return STATUS_OK;
+}
+
 /* Starts the planner of the next job, if one may start. */
-static enum status start_next(struct supervisor *s, struct err *e) {
-    struct job_list waiting = {0};
-    if (is_planning(s)) return STATUS_OK;
-    TRY(store_job_pick(s->config.place.store, JOB_QUEUED, QUEUE_LOOK_MAX, &waiting, e));
-    const int64_t next = hands_next(&s->hands, &waiting, s->config.jobs_max);
+static enum status start_among(struct supervisor *s, struct job_list *waiting, struct err *e) {
+    char **const why = mem_new((size_t)waiting->count + 1, sizeof *why);
+    const int64_t next = hands_next(&s->hands, waiting, s->config.jobs_max, why);
     if (next >= 0) {
-        struct active *const a = hands_take(&s->hands, &waiting.rows[next]);
+        struct active *const a = hands_take(&s->hands, &waiting->rows[next]);
         struct err error = {0};
         if (active_begin(a, &error) != STATUS_OK) rest(a, &error);
         drop_finished(s); /* its planner could not be started */
     }
+    const enum status status = next < 0 ? tell_waiting(s, waiting, why, e) : STATUS_OK;
+    for (int64_t i = 0; i < waiting->count; i++) {
+        mem_free(why[i]);
+    }
+    mem_free(why);
+    return status;
+}
+
+static enum status start_next(struct supervisor *s, struct err *e) {
+    struct job_list waiting = {0};
+    if (is_planning(s)) return STATUS_OK;
+    TRY(store_job_pick(s->config.place.store, JOB_QUEUED, QUEUE_LOOK_MAX, &waiting, e));
+    const enum status status = start_among(s, &waiting, e);
     job_list_release(&waiting);
-    return STATUS_OK;
+    return status;
 }
 
 static enum status tick(struct supervisor *s, struct err *e) {

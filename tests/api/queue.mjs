@@ -31,6 +31,10 @@ const uncapped = (steps) => createJob(server, { steps });
 const post = (id, wish, body = {}) => call(server, "POST", `${JOBS}/${id}/${wish}`, body);
 const statusOf = async (id) => (await getJob(server, id)).status;
 const losses = async (id) => (await call(server, "GET", `${JOBS}/${id}/metrics?points=20000`)).body.steps.loss;
+const messages = async (id) =>
+    (await call(server, "GET", `${JOBS}/${id}/events?limit=1000`)).body.data.map((event) => event.message);
+const toldOnce = async (id, words) =>
+    assert.equal((await messages(id)).filter((message) => words.test(message)).length, 1, String(words));
 const pidOf = (id) => JSON.parse(readFileSync(path.join(data, "runs", id, "rank.0.pid"), "utf8")).pid;
 const isAlive = (pid) => {
     try {
@@ -87,6 +91,8 @@ await check("a job without a cap waits for the device, and no later one overtake
     await waitStep(server, running.id, 2);
     await staysQueued(waiting.id);
     assert.equal((await getJob(server, last.id)).plimsoll.queue_position, 2);
+    await toldOnce(waiting.id, /^Waiting for cpu: a job without a memory\.cap has it to itself/);
+    await toldOnce(last.id, /^Waiting for cpu: an earlier job waits there too$/);
     await cancel(running.id);
     await waitStep(server, waiting.id, 2);
     await staysQueued(last.id);
@@ -152,6 +158,7 @@ await check("kill -9 of the server with two running jobs: both go on, and the ne
     const third = await capped(3);
     await cancel(first.id);
     await staysQueued(third.id);
+    await toldOnce(third.id, /^Waiting: as many jobs run as may at a time, which is 1 \(--max-jobs\)$/);
     await cancel(second.id);
     await succeeded(third.id);
 });
@@ -178,6 +185,7 @@ await check("a lowered cap lets the next job start; raised again beyond what is 
     await waitStep(server, wide.id, 2);
     const next = await createJob(server, { steps: LONG, spec: { memory: { cap: "5%" } } });
     await staysQueued(next.id);
+    await toldOnce(next.id, /^Waiting for cpu: it has room for .*, the jobs that run there may take .*, and this one/);
     assert.equal((await post(wide.id, "cap", { cap: CAP })).status, 200);
     await waitStep(server, next.id, 2);
     const { capacity } = (await getJob(server, wide.id)).plimsoll.memory;

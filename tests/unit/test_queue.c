@@ -70,7 +70,8 @@ static int64_t next_of(const struct queue_case *one) {
     line_make(&running, one->running);
     line_make(&waiting, one->waiting);
     const struct queue_view view = {running.claims, running.count, rooms, COUNT_OF(rooms)};
-    const int64_t next = queue_next(&view, one->jobs_max, waiting.claims, waiting.count);
+    const struct queue_line line = {waiting.claims, waiting.count, one->jobs_max};
+    const int64_t next = queue_next(&view, &line);
     line_release(&running);
     line_release(&waiting);
     return next;
@@ -133,19 +134,40 @@ static void test_queue_places_are_counted(void **state) {
     check_cases(cases, COUNT_OF(cases));
 }
 
-static void test_fits_lack_names_the_device_and_the_figures(void **state) {
+static void test_lack_names_the_device_and_the_figures(void **state) {
     (void)state;
     struct claim running = claim_of("cuda:0=10,cuda:1=70");
     struct claim wanted = claim_of("cuda:0=20,cuda:1=31");
     const struct queue_room rooms[] = {{"cuda:0", ROOM}, {"cuda:1", ROOM}};
     const struct queue_view view = {&running, 1, rooms, COUNT_OF(rooms)};
-    struct queue_lack lack = {0};
-    assert_false(queue_fits(&view, &wanted, &lack));
+    const struct queue_lack lack = queue_lack_of(&view, &wanted);
+    assert_int_equal(lack.wait, QUEUE_MEMORY);
     assert_string_equal(lack.device, "cuda:1");
     assert_int_equal(lack.claimed, 70);
     assert_int_equal(lack.room, ROOM);
     claim_release(&running);
     claim_release(&wanted);
+}
+
+static void test_why_tells_what_holds_each_one_back(void **state) {
+    (void)state;
+    struct claim running = claim_of("cuda:0=70");
+    struct claim claims[] = {claim_of("cuda:0=31,cuda:1=1"), claim_of("cuda:1=1"),
+                             claim_of("cpu=*")};
+    const struct queue_room rooms[] = {{"cuda:0", ROOM}};
+    const struct queue_view view = {&running, 1, rooms, COUNT_OF(rooms)};
+    struct queue_line line = {claims, COUNT_OF(claims), 2};
+    assert_int_equal(queue_why(&view, &line, 0).wait, QUEUE_MEMORY);
+    assert_string_equal(queue_why(&view, &line, 0).device, "cuda:0");
+    assert_int_equal(queue_why(&view, &line, 1).wait, QUEUE_BEHIND);
+    assert_string_equal(queue_why(&view, &line, 1).device, "cuda:1");
+    assert_int_equal(queue_why(&view, &line, 2).wait, QUEUE_STARTS);
+    line.jobs_max = 1;
+    for (int64_t i = 0; i < line.count; i++) {
+        assert_int_equal(queue_why(&view, &line, i).wait, QUEUE_PLACES);
+        claim_release(&claims[i]);
+    }
+    claim_release(&running);
 }
 
 /* ---- what a job claims ---- */
@@ -238,7 +260,8 @@ int main(void) {
         cmocka_unit_test(test_queue_claims_fit_or_wait),
         cmocka_unit_test(test_queue_order_nobody_is_overtaken_on_his_device),
         cmocka_unit_test(test_queue_places_are_counted),
-        cmocka_unit_test(test_fits_lack_names_the_device_and_the_figures),
+        cmocka_unit_test(test_lack_names_the_device_and_the_figures),
+        cmocka_unit_test(test_why_tells_what_holds_each_one_back),
         cmocka_unit_test(test_claim_of_terms),
         cmocka_unit_test(test_claim_changed_cap_counts_when_it_is_safe),
         cmocka_unit_test(test_terms_are_read_from_a_spec),
