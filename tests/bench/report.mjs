@@ -46,8 +46,9 @@ const ABOUT = {
         'publish for their estimators, of a whole GPU where not said otherwise: LLMem (IJCAI 2024) at most 1.6 % ' +
         'on one GPU and 3.0 % in the mean on several; FitCheck (2026) 5.5 % in the mean, 14.7 % at most, nearly ' +
         'all of it the context; odyn -11 to -25 %; Fujii et al. (2024) safe only below 80 % of the card; xMem ' +
-        '(Middleware 2025) a median error 91 % below those it compares with; accelerate estimate-memory no activations at all. The gap ' +
-        'between allocator and card (context, libraries) is a line of its own in every plan.',
+        '(Middleware 2025) a median error 91 % below those it compares with; accelerate estimate-memory no ' +
+        'activations at all. The gap between the allocator and the card (context, libraries) is a line of its ' +
+        'own in every plan.',
     build: 'How long a developer waits: a build from nothing and each group of tests, as the last `./dev test` took.',
 };
 
