@@ -11,6 +11,10 @@ const char *environment(const char *name) {
     return value && value[0] ? value : 0;
 }
 
+void environment_preset(const char *name, const char *value) {
+    (void)setenv(name, value, 0);
+}
+
 void environment_leave(int exit_code) {
     _exit(exit_code);
 }

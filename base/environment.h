@@ -8,6 +8,9 @@
 /* The value, or NULL when it is not set or empty. Borrowed until the environment changes. */
 const char *environment(const char *name);
 
+/* Sets a variable for libraries of this process, where the user has not set it. Before threads. */
+void environment_preset(const char *name, const char *value);
+
 /* Ends the process at once, with nothing but open files closed by the system: for a thread that
  * finds that the main one will not come back. */
 #ifdef __cplusplus

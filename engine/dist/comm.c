@@ -4,10 +4,12 @@
  * each function then only does what concerns the caller alone. */
 #include "engine/dist/comm.h"
 
+#include <omp.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/environment.h"
 #include "base/mem.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
@@ -31,6 +33,13 @@ enum status comm_open_planned(struct comm **out, int64_t rank, int64_t world, st
     return STATUS_OK;
 }
 
+/* Ranks of one machine share its cores, unless the user or the launcher has divided them. */
+static void share_cores(const struct comm_place *place) {
+    if (environment("OMP_NUM_THREADS")) return;
+    const int threads = omp_get_max_threads() / (int)place->local_world;
+    omp_set_num_threads(threads > 1 ? threads : 1);
+}
+
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e) {
     TRY(comm_open_planned(out, place->rank, place->world, e));
@@ -39,6 +48,7 @@ enum status comm_open(struct comm **out, const struct comm_place *place,
     c->local_rank = place->local_rank;
     c->local_world = place->local_world;
     if (place->world == 1) return STATUS_OK;
+    share_cores(place);
     comm_doing(c, "the start");
     TRY(wire_open(&c->wire, place, options, e));
     /* GPUs may do without MPI; comm_attach knows. */

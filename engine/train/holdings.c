@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/shard_weights.h"
 
 static const char *const GROUP_NAMES[HOLDING_GROUP_COUNT] = {[HOLDING_EMBEDDING] = "embedding",
                                                              [HOLDING_ATTENTION] = "attention",
@@ -31,17 +32,23 @@ static void add(struct holding *h, enum holding_part part, const struct tensor *
     if (t) h->bytes[part][t->dtype] += count * dtype_bytes(t->dtype);
 }
 
+/* Of `count` elements what one rank holds, where all together are divided: its part of the whole. */
+static int64_t part(int64_t count, int64_t own, int64_t whole) {
+    return own == whole ? count : (int64_t)((double)count * (double)own / (double)whole);
+}
+
 static void add_storage(struct holding *h, const struct session *s, const struct storage *from) {
-    const int64_t count = from->rows * from->cols;
+    const int64_t count = from->rows * from->cols, flat = s->model.flat_count;
+    const int64_t ranks = storage_is_sharded(&s->model, from) ? s->comm->world : 1;
     h->parameters += count;
-    add(h, HOLDING_WEIGHTS, from->value, count);
+    add(h, HOLDING_WEIGHTS, from->value, count / ranks);
     if (from->master && from->master->data != from->value->data)
         add(h, HOLDING_MASTER, from->master, count);
     if (!from->trainable) return;
     h->trained += count;
-    add(h, HOLDING_GRADIENTS, s->model.gradients, count);
-    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg, count);
-    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg_sq, count);
+    add(h, HOLDING_GRADIENTS, s->model.gradients, part(count, s->model.own.count, flat));
+    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg, part(count, s->optimizer.own.count, flat));
+    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg_sq, part(count, s->optimizer.own.count, flat));
 }
 
 static void mark_groups(enum holding_group *groups, const struct model *m,

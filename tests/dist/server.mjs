@@ -23,7 +23,7 @@ import {
 
 const { check, skip, close } = createChecks();
 const WORLD = 3;
-const parallel = { ranks: WORLD, silence_s: 2 };
+const parallel = { ranks: WORLD, silence_s: 3 };
 const LONG = { steps: 100_000, spec: { save_steps: 5, parallel } };
 const hasMpirun = process.env.PATH.split(":").some((folder) => existsSync(path.join(folder, "mpirun")));
 
