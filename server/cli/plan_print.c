@@ -12,7 +12,7 @@
 #include "base/mem.h"
 #include "server/cli/data_print.h"
 
-enum { BAR_WIDTH = 46, NAME_WIDTH = 12, SPEED_WIDTH = 20 };
+enum { BAR_WIDTH = 46, NAME_WIDTH = 12, SPEED_WIDTH = 20, TEXT_INDENT = 7, TEXT_WIDTH = 96 };
 /* Beyond so many times the need the capacity is not drawn. */
 static const double DRAWN_MAX = 2.5;
 
@@ -286,6 +286,26 @@ static void append_keys(struct str *out, const cJSON *set, const char *prefix) {
     }
 }
 
+/* Words of a sentence, on lines of TEXT_WIDTH that begin so far in; the first line has begun. */
+static void print_words(const struct page *p, const char *sentence) {
+    size_t column = TEXT_INDENT;
+    while (*sentence) {
+        const size_t length = strcspn(sentence, " ");
+        char *const word = mem_strndup(sentence, length);
+        if (column > TEXT_INDENT && column + 1 + length > TEXT_WIDTH) {
+            str_appendf(p->out, "\n%*s", TEXT_INDENT, "");
+            column = TEXT_INDENT;
+        } else if (column > TEXT_INDENT) {
+            str_append(p->out, " ");
+            column++;
+        }
+        data_append_safe(p->out, word, false);
+        mem_free(word);
+        column += length;
+        sentence += length + (sentence[length] == ' ');
+    }
+}
+
 static void print_change(const struct page *p, const cJSON *item, const char *name, bool keys) {
     char size[24];
     const cJSON *const fits = json_member(item, "fits");
@@ -302,13 +322,18 @@ static void print_change(const struct page *p, const cJSON *item, const char *na
     paint(p, BOLD);
     str_append(p->out, name);
     paint(p, RESET);
-    str_append(p->out, "\n       ");
-    data_append_safe(p->out, text(item, "text"), false);
+    struct str sentence = {0};
     const cJSON *const with = json_member(item, "with");
+    str_append(&sentence, text(item, "text"));
     for (int i = 0; i < cJSON_GetArraySize(with); i++) {
-        str_appendf(p->out, "%s%s", i ? ", " : " With ", cJSON_GetArrayItem(with, i)->valuestring);
+        const cJSON *const other = cJSON_GetArrayItem(with, i);
+        str_appendf(&sentence, "%s%s", i ? ", " : " With ",
+                    cJSON_IsString(other) ? other->valuestring : "");
     }
-    if (cJSON_GetArraySize(with) > 0) str_append(p->out, ".");
+    if (cJSON_GetArraySize(with) > 0) str_append(&sentence, ".");
+    str_appendf(p->out, "\n%*s", TEXT_INDENT, "");
+    print_words(p, str_text(&sentence));
+    str_release(&sentence);
     str_append(p->out, "\n");
     const cJSON *const set = json_member(item, "set");
     if (!keys || !cJSON_GetArraySize(set)) return;

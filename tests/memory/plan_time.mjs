@@ -1,5 +1,5 @@
-// plan_time.mjs - the estimate of time: within a fifth of what two cards of the kind H200 did (BENCHMARKS.md, gpu), from
-// published figures alone; and on this processor, from rates that are measured here and kept.
+// plan_time.mjs - the estimate of time: within a fifth of what two cards of the kind H200 did (BENCHMARKS.md, gpu),
+// from published figures alone; and on this processor, from rates that are measured here and kept.
 //
 // How far it is off on a processor is a question for a quiet machine: ./dev bench cpu tells.
 import assert from "node:assert/strict";
