@@ -119,11 +119,12 @@ enum status job_render_event(struct store *store, const char *job_id, const stru
 enum status job_from_body(const struct app *app, const cJSON *body, struct job_row *row,
                           struct err *e);
 /* Checks the body of a plan: that of a create call, in which training_file may be missing and the
- * model only known by name, and "card". */
+ * model only known by name, "card" and "probe". */
 struct plan_body {
     char *spec;       /* JSON text; the caller frees it with mem_free */
     const char *card; /* points into the body, or NULL */
     bool by_name;     /* the model is not here */
+    bool probe;       /* try it with real steps */
 };
 enum status plan_from_body(const struct app *app, const cJSON *body, struct plan_body *plan,
                            struct err *e);

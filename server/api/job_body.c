@@ -22,7 +22,7 @@ static const char *const BODY_KEYS[] = {
     "metadata", "integrations",  "hyperparameters", "method", "plimsoll"};
 static const char *const PLAN_KEYS[] = {
     "model",        "training_file",   "validation_file", "suffix",   "seed", "metadata",
-    "integrations", "hyperparameters", "method",          "plimsoll", "card"};
+    "integrations", "hyperparameters", "method",          "plimsoll", "card", "probe"};
 static const char *const HYPER_KEYS[] = {"n_epochs", "batch_size", "learning_rate_multiplier"};
 static const char *const METHOD_KEYS[] = {"type", "supervised"};
 static const char *const SUPERVISED_KEYS[] = {"hyperparameters"};
@@ -329,6 +329,7 @@ enum status plan_from_body(const struct app *app, const cJSON *body, struct plan
     *plan = (struct plan_body){0};
     GUARD(check_body(body, PLAN_KEYS, COUNT_OF(PLAN_KEYS), e));
     GUARD(json_get_string(body, "card", &plan->card, e));
+    GUARD(json_get_bool(body, "probe", &plan->probe, e));
     GUARD(read_hyperparameters(body, hyper, e));
     GUARD(build_spec(app, body, hyper, plan, &plan->spec, e));
 done:

@@ -12,8 +12,9 @@
 #include "server/run/process.h"
 
 enum {
-    PLAN_LIMIT_MS = 120000, /* of a model with data; without, it takes milliseconds */
-    PLACE_LIMIT_MS = 30000, /* for a place at the gate */
+    PLAN_LIMIT_MS = 120000,  /* of a model with data; without, it takes milliseconds */
+    PROBE_LIMIT_MS = 600000, /* of some dozen real steps, of a model that is loaded first */
+    PLACE_LIMIT_MS = 30000,  /* for a place at the gate */
     PLAN_BYTES_MAX = 4 << 20,
     BUSY_CODE = 503
 };
@@ -32,15 +33,17 @@ static enum status refused(const struct process_output *output, struct err *e) {
 static enum status ask(const struct app *app, const struct plan_body *plan,
                        const struct http_request *q, struct str *answer, struct err *e) {
     const struct str input = {.data = plan->spec, .len = strlen(plan->spec)};
-    const char *argv[8] = {app->engine, "plan", "-"};
+    const char *argv[9] = {app->engine, "plan", "-"};
     int argc = 3;
     if (plan->by_name) argv[argc++] = "--by-name";
     if (plan->card) argv[argc++] = "--card";
     if (plan->card) argv[argc++] = plan->card;
+    if (plan->probe) argv[argc++] = "--probe";
     const struct process_question question = {.argv = argv,
                                               .input = &input,
                                               .bytes_max = PLAN_BYTES_MAX,
-                                              .limit_ms = PLAN_LIMIT_MS,
+                                              .limit_ms =
+                                                  plan->probe ? PROBE_LIMIT_MS : PLAN_LIMIT_MS,
                                               .gone = http_client_gone,
                                               .context = q};
     struct process_output output = {0};
@@ -56,6 +59,21 @@ done:
     return status;
 }
 
+/* Real steps take a device from whoever is on it. */
+static enum status check_idle(const struct app *app, const struct plan_body *plan, struct err *e) {
+    struct job_list active = {0};
+    if (!plan->probe) return STATUS_OK;
+    TRY(store_job_pick(app->store, JOB_ACTIVE, 1, &active, e));
+    enum status status = STATUS_OK;
+    if (active.count > 0)
+        status = err_set_param(e, STATUS_CONFLICT, "probe",
+                               "job %s is running: a probe makes real steps and would take memory "
+                               "and time from it; ask again when it is done",
+                               active.rows[0].id);
+    job_list_release(&active);
+    return status;
+}
+
 enum status api_plan_create(void *context, struct http_request *q, struct http_reply *r,
                             struct err *e) {
     const struct app *const app = context;
@@ -64,6 +82,7 @@ enum status api_plan_create(void *context, struct http_request *q, struct http_r
     TRY(json_parse(str_text(&q->body), q->body.len, "the request's body", &body, e));
     enum status status = STATUS_OK;
     GUARD(plan_from_body(app, body, &plan, e));
+    GUARD(check_idle(app, &plan, e));
     r->code = BUSY_CODE;
     GUARD(gate_enter(app->plans, PLACE_LIMIT_MS, e));
     r->code = 0;

@@ -222,6 +222,18 @@ await check("a run is measured against the plan of the layout that it began with
     assert.equal(plans.planOfRun(null, []), null);
 });
 
+await check("a probe as points: what does not train is left out, and all lie in the picture", () => {
+    const entry = (bytes, speed, fits = true) => ({ capacity_bytes: bytes, tokens_per_second: speed, fits });
+    const { points, bytes, speed } = plans.scatter([entry(100, 50), entry(80, 40), entry(60, undefined, false)]);
+    assert.deepEqual(
+        points.map((point) => point.entry.capacity_bytes),
+        [80, 100],
+    );
+    assert.ok(points.every(({ at }) => at.every((share) => share > 0 && share < 1)));
+    assert.ok(bytes[0] < 80 && bytes[1] > 100 && speed[0] === 0 && speed[1] > 50);
+    assert.deepEqual(plans.scatter([]).points, []);
+});
+
 await check("a ladder shows each remedy once, and its keys become fields of the form", () => {
     const rungs = [{ remedy: "loss_chunk", n: 1 }, { remedy: "loss_chunk", n: 2 }, { remedy: "checkpoint_some", n: 3 }];
     assert.deepEqual(

@@ -115,6 +115,20 @@ await journey("a request that the engine refuses is shown in its words, and the 
     assert.equal(await note.count(), 0);
 });
 
+await journey("tried with real steps: as planned to the byte, and memory against speed as a picture", async () => {
+    await set({ "memory.cap": "", "data.max_length": 64, per_device_train_batch_size: 2 });
+    await set({ loss_chunk_rows: "", gradient_checkpointing_layers: "" });
+    await settled(/^Fits/);
+    await section.getByRole("button", { name: "Try it here" }).click();
+    await section.getByText("Every step needed what was planned, to the byte.").waitFor({ timeout: 3 * WAIT_MS });
+    const rows = section.getByRole("region", { name: "Speed at each capacity" }).locator("tbody tr");
+    assert.ok((await rows.count()) >= 2);
+    const trained = (await rows.allInnerTexts()).filter((text) => !text.includes("does not fit"));
+    assert.equal(await section.locator(".probe-point").count(), trained.length);
+    await set({ "data.max_length": "" });
+    await section.locator(".probe-figure").waitFor({ state: "detached" });
+});
+
 for (const [scheme, width] of [["light", 1280], ["dark", 360]]) {
     await check(`${scheme}, ${width} px: nothing sticks out, text stands out, every control has a name`, async () => {
         await page.emulateMedia({ colorScheme: scheme });

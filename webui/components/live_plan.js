@@ -5,6 +5,7 @@
 import { html, useEffect, useState } from "../lib/html.js";
 import { post } from "../lib/api.js";
 import { Loading } from "./alert.js";
+import { Probe } from "./probe.js";
 import { PlanBars } from "./plan_bars.js";
 import { formatBytes, formatCount, formatDuration, formatNumber, formatSignificant } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
@@ -195,5 +196,6 @@ export function LivePlan({ body, missing, onUse }) {
             ${error.param ? "" : html`<button type="button" class="button small" onClick=${again}>Try again</button>`}
         </div>`}
         ${plan && html`<div class=${busy ? "old-answer" : ""}><${Answer} plan=${plan} onUse=${onUse} /></div>`}
+        ${plan && !busy && plan.weights !== "missing" && html`<${Probe} key=${JSON.stringify(body)} body=${body} />`}
     </div>`;
 }

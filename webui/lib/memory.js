@@ -45,6 +45,7 @@ const STATE_LABELS = {
 };
 export const LAYOUT_LABELS = {
     micro_rows: "rows of a micro-batch",
+    micro_tokens: "tokens of a micro-batch",
     loss_chunk_rows: "rows of logits at a time",
     checkpointed_layers: "checkpointed layers",
     activation_offloading: "activations in host memory",

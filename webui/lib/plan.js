@@ -46,6 +46,21 @@ export function barScale(phases, capacity) {
     return { full, line: near ? capacity / full : null };
 }
 
+// The capacities that still train as points of a square (0..1) by rising memory: { points: [{ at: [x, y], entry }],
+// bytes: [left, right], speed: [bottom, top] }. Speed begins at 0; memory where something is to be seen.
+export function scatter(cap) {
+    const tried = (cap ?? [])
+        .filter((entry) => entry.fits && entry.tokens_per_second > 0)
+        .sort((a, b) => a.capacity_bytes - b.capacity_bytes);
+    const [low, high] = [tried[0]?.capacity_bytes ?? 0, tried[tried.length - 1]?.capacity_bytes ?? 1];
+    const room = (high - low || high) * 0.15;
+    const bytes = [Math.max(0, low - room), high + room];
+    const speed = [0, Math.max(0, ...tried.map((entry) => entry.tokens_per_second)) * ROOM];
+    const x = (value) => (value - bytes[0]) / (bytes[1] - bytes[0]);
+    const points = tried.map((entry) => ({ at: [x(entry.capacity_bytes), entry.tokens_per_second / speed[1]], entry }));
+    return { points, bytes, speed };
+}
+
 // { state: "good" | "bad" | "unknown", text } - the one sentence that stands above everything.
 export function verdictOf(plan) {
     const fits = plan?.verdict?.fits ?? plan?.fits ?? null;
