@@ -14,12 +14,15 @@
 /* Free memory changes when a job starts; a person who looks again a little later sees it. */
 enum { ASK_AGAIN_MS = 60000 };
 enum { KEPT_MS = 5000, DEVICES_LIMIT_MS = 20000, DEVICES_BYTES_MAX = 1 << 20 };
+/* Who only wants to mention the cards does not wait long for a driver that hangs, nor every time. */
+enum { MENTION_LIMIT_MS = 3000, MENTION_PAUSE_MS = 60000 };
 
 struct devices_known {
     pthread_mutex_t lock;
-    int64_t asked_ns; /* 0: never */
-    char *text;       /* the engine's JSON */
-    int64_t tried_ns; /* for totals, when there was no text: 0: never */
+    int64_t asked_ns;  /* 0: never */
+    int64_t failed_ns; /* of the newest mention that got no answer; 0: none */
+    char *text;        /* the engine's JSON */
+    int64_t tried_ns;  /* for totals, when there was no text: 0: never */
 };
 
 struct devices_known *devices_known_new(void) {
@@ -35,10 +38,10 @@ void devices_known_free(struct devices_known *known) {
     mem_free(known);
 }
 
-static enum status ask_engine(const char *engine, char **text, struct err *e) {
+static enum status ask_engine(const char *engine, int64_t limit_ms, char **text, struct err *e) {
     const char *const argv[] = {engine, "devices", NULL};
     const struct process_question question = {
-        .argv = argv, .bytes_max = DEVICES_BYTES_MAX, .limit_ms = DEVICES_LIMIT_MS};
+        .argv = argv, .bytes_max = DEVICES_BYTES_MAX, .limit_ms = limit_ms};
     struct process_output output = {0};
     cJSON *json = NULL;
     enum status status = STATUS_OK;
@@ -54,13 +57,20 @@ done:
     return status;
 }
 
+/* How old an answer may be, and how long one waits for a new one. */
+struct patience {
+    int64_t age_ms, limit_ms;
+};
+static const struct patience PATIENT = {KEPT_MS, DEVICES_LIMIT_MS};
+
 /* With the lock held. */
-static enum status refresh(struct devices_known *known, const char *engine, int64_t age_ms,
-                           struct err *e) {
+static enum status refresh(struct devices_known *known, const char *engine,
+                           struct patience patience, struct err *e) {
     const int64_t now = clock_steady_ns();
-    if (known->asked_ns && now - known->asked_ns < age_ms * INT64_C(1000000)) return STATUS_OK;
+    if (known->asked_ns && now - known->asked_ns < patience.age_ms * INT64_C(1000000))
+        return STATUS_OK;
     char *text = NULL;
-    TRY(ask_engine(engine, &text, e));
+    TRY(ask_engine(engine, patience.limit_ms, &text, e));
     mem_free(known->text);
     known->text = text;
     known->asked_ns = clock_steady_ns();
@@ -69,8 +79,14 @@ static enum status refresh(struct devices_known *known, const char *engine, int6
 
 cJSON *devices_list(struct devices_known *known, const char *engine, int64_t age_ms) {
     struct err ignored = {0};
+    const struct patience patience = {age_ms, MENTION_LIMIT_MS};
     pthread_mutex_lock(&known->lock);
-    const enum status status = refresh(known, engine, age_ms, &ignored);
+    const int64_t now = clock_steady_ns();
+    const bool pauses =
+        known->failed_ns && now - known->failed_ns < MENTION_PAUSE_MS * INT64_C(1000000);
+    const enum status status = pauses ? STATUS_TIMEOUT : refresh(known, engine, patience, &ignored);
+    if (status == STATUS_OK) known->failed_ns = 0;
+    if (status != STATUS_OK && !pauses) known->failed_ns = clock_steady_ns();
     cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
     pthread_mutex_unlock(&known->lock);
     cJSON *const list = cJSON_DetachItemFromObjectCaseSensitive(told, "devices");
@@ -100,7 +116,7 @@ int64_t devices_total(struct devices_known *known, const char *engine, const cha
     const bool rests = known->tried_ns && now - known->tried_ns < ASK_AGAIN_MS * INT64_C(1000000);
     if (!known->text && !rests) {
         known->tried_ns = now;
-        (void)refresh(known, engine, KEPT_MS, &ignored);
+        (void)refresh(known, engine, PATIENT, &ignored);
     }
     const int64_t total = known->text ? total_in(known->text, device) : -1;
     pthread_mutex_unlock(&known->lock);
@@ -113,7 +129,7 @@ enum status api_devices_list(void *context, struct http_request *q, struct http_
     const struct app *const app = context;
     struct devices_known *const known = app->devices;
     pthread_mutex_lock(&known->lock);
-    const enum status status = refresh(known, app->engine, KEPT_MS, e);
+    const enum status status = refresh(known, app->engine, PATIENT, e);
     cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
     pthread_mutex_unlock(&known->lock);
     TRY(status);
