@@ -66,8 +66,11 @@ await journey("with a file and a model the verdict comes by itself, and its byte
         plan.phase_table.map((row) => row.peak_bytes).filter((bytes) => bytes > 0),
     );
     await section.getByText("In numbers").click();
-    const cell = section.locator("tr", { has: page.locator("th", { hasText: "Forward" }) }).locator("td").last();
-    assert.equal(bytesOf(await cell.getAttribute("title")), plan.phases.forward);
+    const row = section.locator("tr", { has: page.locator("th", { hasText: "Forward" }) });
+    const peak = row.locator("td").filter({ has: page.locator("b") });
+    assert.equal(bytesOf(await peak.getAttribute("title")), plan.phases.forward);
+    const [forward] = plan.phase_table.filter(({ phase }) => phase === "forward");
+    assert.equal(bytesOf(await row.locator("td").last().getAttribute("title")), forward.logits_bytes);
 });
 
 await journey("a batch that does not fit is told at once, with the load line and ways out", async () => {

@@ -43,27 +43,33 @@ function LoadLine({ line, capacity }) {
 }
 
 function Table({ phases, names }) {
+    const logits = phases.some((phase) => phase.logits > 0);
     return html`<details>
         <summary>In numbers</summary>
         <div class="table-scroll" tabindex="0" role="region" aria-label="Planned bytes by phase and category">
-            <table class="table table-numbers">
+            <table class="table table-numbers table-phases">
                 <thead>
                     <tr>
                         <th scope="col">Phase</th>
-                        ${names.map((name) => html`<th scope="col" class="num" key=${name}>${humanize(name)}</th>`)}
                         <th scope="col" class="num">Peak</th>
+                        ${names.map((name) => html`<th scope="col" class="num" key=${name}>${humanize(name)}</th>`)}
+                        ${logits && html`<th scope="col" class="num">(logits)</th>`}
                     </tr>
                 </thead>
                 <tbody>
                     ${phases.map(
                         (phase) => html`<tr key=${phase.phase}>
                             <th scope="row">${humanize(phase.phase)}</th>
+                            <td class="num" title=${exact(phase.peak)}><b>${formatBytes(phase.peak)}</b></td>
                             ${names.map(
                                 (name) => html`<td class="num" key=${name} title=${exact(phase.categories[name])}>
                                     ${phase.categories[name] > 0 ? formatBytes(phase.categories[name]) : "–"}
                                 </td>`,
                             )}
-                            <td class="num" title=${exact(phase.peak)}><b>${formatBytes(phase.peak)}</b></td>
+                            ${logits &&
+                            html`<td class="num" title=${exact(phase.logits)}>
+                                ${phase.logits > 0 ? formatBytes(phase.logits) : "–"}
+                            </td>`}
                         </tr>`,
                     )}
                 </tbody>

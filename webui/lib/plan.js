@@ -25,11 +25,16 @@ export function planOfRun(plan, remedies) {
     return rung?.plan ? { ...rung.plan, capacity_bytes: plan.capacity_bytes } : plan;
 }
 
-// [{ phase, peak, categories }], in the order of a run; phases that hold nothing are left out.
+// [{ phase, peak, categories, logits? }], in the order of a run; phases that hold nothing are left out.
 export function phasesOf(plan) {
     const peaks = Object.entries(plan?.phases ?? {}).map(([phase, peak]) => ({ phase, peak_bytes: peak }));
     return (plan?.phase_table ?? peaks) // older plans hold the peaks alone
-        .map(({ phase, peak_bytes: peak, categories }) => ({ phase, peak, categories: categories ?? {} }))
+        .map(({ phase, peak_bytes: peak, categories, logits_bytes: logits }) => ({
+            phase,
+            peak,
+            categories: categories ?? {},
+            ...(logits > 0 ? { logits } : {}), // a part of the categories
+        }))
         .filter(({ peak }) => peak > 0);
 }
 
