@@ -28,6 +28,7 @@ enum comm_launcher {
 struct comm_place {
     int64_t rank, world;
     int64_t local_rank, local_world; /* among those on this machine */
+    bool elsewhere;                  /* some may be on other machines */
     enum comm_launcher launcher;
 };
 /* From what launchers set: OMPI_COMM_WORLD_* and PMI_*; RANK, WORLD_SIZE, LOCAL_RANK and the like;
@@ -69,8 +70,8 @@ struct comm {
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e);
 /* Before the first collective of device data: chooses their way, the same on all ranks. device is
- * where all of them will be, and must be closed after comm_detach. STATUS_UNSUPPORTED where there is
- * no way, with what is missing. */
+ * where all of them will be, and must be closed after comm_detach. STATUS_UNSUPPORTED where there
+ * is no way, with what is missing. */
 enum status comm_attach(struct comm *c, struct device *device, struct err *e);
 /* The device is about to be closed. */
 void comm_detach(struct comm *c);

@@ -45,7 +45,9 @@ static enum status read_launcher(const struct launcher *l, struct comm_place *pl
             (long long)place->world, l->rank);
     place->local_rank = place->rank;
     place->local_world = place->world;
+    const bool told = l->local_world && environment(l->local_world);
     TRY(read_number(l->local_world, 1, place->world, &place->local_world, e));
+    place->elsewhere = !told || place->local_world < place->world;
     return read_number(l->local_rank, 0, place->local_world - 1, &place->local_rank, e);
 }
 

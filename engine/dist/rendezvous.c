@@ -24,7 +24,7 @@ static enum status publish(const char *folder, int port, const char token[TOKEN_
     struct str addresses = {0}, text = {0};
     cJSON *const json = cJSON_CreateObject();
     char *const path = file_path(folder);
-    if (place->local_world < place->world) {
+    if (place->elsewhere) {
         socket_addresses(&addresses);
     } else {
         str_append(&addresses, "127.0.0.1");
@@ -48,7 +48,7 @@ enum status rendezvous_open(int *listener, char token[TOKEN_BYTES], const char *
                             const struct comm_place *place, struct err *e) {
     int port = 0;
     TRY(socket_random(token, TOKEN_BYTES, e));
-    TRY(socket_listen(listener, place->local_world == place->world, &port, e));
+    TRY(socket_listen(listener, !place->elsewhere, &port, e));
     return publish(folder, port, token, place, e);
 }
 

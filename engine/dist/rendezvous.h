@@ -8,7 +8,7 @@
 #include "engine/dist/comm.h"
 #include "engine/dist/frame.h"
 
-/* Rank 0: listens and writes the file. loopback: all ranks are on this machine. */
+/* Rank 0: listens, for this machine alone where all ranks are on it, and writes the file. */
 enum status rendezvous_open(int *listener, char token[TOKEN_BYTES], const char *folder,
                             const struct comm_place *place, struct err *e);
 /* Who this rank is. */

@@ -14,7 +14,7 @@ const char *wire_name(const struct wire *w, int64_t rank, char buffer[160]) {
     const struct peer *const p = &w->peers[rank];
     char process[40] = "";
     if (p->pid) snprintf(process, sizeof process, " (process %lld", (long long)p->pid);
-    const bool elsewhere = p->pid && w->place.local_world < w->place.world;
+    const bool elsewhere = p->pid && w->place.elsewhere;
     snprintf(buffer, 160, "rank %lld%s%s%s%s", (long long)rank, process, elsewhere ? " on " : "",
              elsewhere ? p->host : "", p->pid ? ")" : "");
     return buffer;

@@ -32,7 +32,7 @@ static void add(struct holding *h, enum holding_part part, const struct tensor *
     if (t) h->bytes[part][t->dtype] += count * dtype_bytes(t->dtype);
 }
 
-/* Of `count` elements what one rank holds, where all together are divided: its part of the whole. */
+/* Of `count` elements what one rank holds, where the whole is divided among ranks. */
 static int64_t part(int64_t count, int64_t own, int64_t whole) {
     return own == whole ? count : (int64_t)((double)count * (double)own / (double)whole);
 }

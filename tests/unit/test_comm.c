@@ -298,6 +298,12 @@ static void test_comm_place_comes_from_every_launcher(void **state) {
     assert_int_equal(place.rank, 5);
     assert_int_equal(place.local_rank, 1);
     assert_int_equal(place.local_world, 4);
+    assert_true(place.elsewhere);
+    const char *const here[] = {"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=2",
+                                "OMPI_COMM_WORLD_LOCAL_RANK=1", "OMPI_COMM_WORLD_LOCAL_SIZE=2",
+                                NULL};
+    assert_int_equal(place_with(here, &place, NULL), STATUS_OK);
+    assert_false(place.elsewhere);
     const char *const named[] = {"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1", NULL};
     assert_int_equal(place_with(named, &place, NULL), STATUS_OK);
     assert_int_equal(place.launcher, LAUNCHED_BY_NAME);
