@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -279,6 +280,41 @@ static void test_graphs_second_time_is_captured_third_launched(void **state) {
     assert_int_equal(f->graphs.nodes, 2);
 }
 
+/* The allocation fails while the work is run by calls (first time), captured (second) or launched
+ * (third). What is left is what was there, and after a reset all is as at the beginning. */
+static void test_graphs_out_of_memory_leaves_nothing_behind(void **state) {
+    struct fixture *const f = *state;
+    for (int time = 0; time < 4; time++) {
+        struct arena_stats before, after;
+        struct err e = {0}, short_of = {0};
+        for (int i = 0; i < time; i++) {
+            must(run(f, 5, &e), &e);
+        }
+        const int64_t captured = f->graphs.captured;
+        arena_get_stats(f->arena, &before);
+        setenv("PLIMSOLL_FAIL_ALLOCATION", "1", 1);
+        must(arena_begin_pressure(f->arena, 0, &e), &e);
+        unsetenv("PLIMSOLL_FAIL_ALLOCATION");
+        const enum status status = run(f, 5, &short_of);
+        /* A capture that comes to nothing is done by calls, which find the memory. */
+        assert_int_equal(status, time == 1 ? STATUS_OK : STATUS_OOM);
+        assert_int_equal(f->device->mode, DEVICE_COMPUTES);
+        arena_get_stats(f->arena, &after);
+        assert_memory_equal(after.by_category, before.by_category, sizeof after.by_category);
+        graphs_reset(&f->graphs);
+        assert_int_equal(f->graphs.kept, 0);
+        assert_int_equal(f->graphs.nodes, 0);
+        assert_int_equal(f->recorder.alive, 0);
+        for (int i = 0; i < 3; i++) {
+            must(run(f, 5, &e), &e);
+        }
+        assert_int_equal(f->graphs.captured, captured + 1);
+        assert_int_equal(f->graphs.kept, 1);
+        graphs_reset(&f->graphs);
+        (void)graphs_take_trouble(&f->graphs, &e);
+    }
+}
+
 static void test_graphs_in_use_are_not_dropped_for_new_ones(void **state) {
     struct fixture *const f = *state;
     struct err e = {0};
@@ -362,6 +398,8 @@ int main(void) {
         cmocka_unit_test(test_graphs_failed_capture_is_run_by_calls_and_said),
         cmocka_unit_test(test_graphs_are_not_used_with_dropout),
         cmocka_unit_test_setup_teardown(test_graphs_second_time_is_captured_third_launched, setup,
+                                        teardown),
+        cmocka_unit_test_setup_teardown(test_graphs_out_of_memory_leaves_nothing_behind, setup,
                                         teardown),
         cmocka_unit_test_setup_teardown(test_graphs_in_use_are_not_dropped_for_new_ones, setup,
                                         teardown),
