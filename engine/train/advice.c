@@ -39,7 +39,7 @@ const char *advice_name(enum advice_kind kind) {
  * room for the rest; 0: none. Only which number to plan with. */
 static int64_t ranks_for_zero(const struct advice_facts *f) {
     const int64_t rest = f->weights + f->states - f->optimizer;
-    if (f->zero_stage > 0 || rest >= f->capacity) return 0;
+    if (f->zero_stage > 0 || f->rounding || rest >= f->capacity) return 0;
     int64_t ranks = f->ranks > 1 ? f->ranks : 2;
     while (ranks < RANKS_MAX && rest + f->optimizer / ranks >= f->capacity) {
         ranks *= 2;
@@ -83,7 +83,10 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
     cJSON *const keys = cJSON_CreateObject();
     switch (kind) {
     case ADVICE_BF16: json_add_bool(keys, "bf16", true); return keys;
-    case ADVICE_LORA: json_add_string(keys, "finetuning_type", "lora"); return keys;
+    case ADVICE_LORA:
+        json_add_string(keys, "finetuning_type", "lora");
+        if (f->rounding) json_add_bool(keys, "stochastic_rounding", false);
+        return keys;
     case ADVICE_STOCHASTIC_ROUNDING: json_add_bool(keys, "stochastic_rounding", true); return keys;
     case ADVICE_ZERO: {
         cJSON *const parallel = cJSON_AddObjectToObject(keys, "parallel");
@@ -146,9 +149,12 @@ char *advice_sentence(enum advice_kind kind, const struct advice_facts *f) {
                           str_bytes(f->weights, a));
     case ADVICE_SHARD:
         return str_format("Weights and states take %s of %s: spread over at least %lld cards they "
-                          "would fit; this version divides the optimizer's states only.",
+                          "would fit; %s",
                           str_bytes(still, a), str_bytes(f->capacity, b),
-                          (long long)((still + f->capacity - 1) / f->capacity));
+                          (long long)((still + f->capacity - 1) / f->capacity),
+                          f->gpu ? "on a GPU this version divides the optimizer's states only."
+                                 : "parallel.zero_stage 2 and 3 divide more than the optimizer's "
+                                   "states.");
     case ADVICE_KIND_COUNT: break;
     }
     return NULL;

@@ -228,15 +228,22 @@ static enum status add_advice_item(cJSON *items, enum advice_kind kind, const st
     json_add_string(item, "advice", advice_name(kind));
     json_add_string(item, "text", text);
     mem_free(text);
-    if (!keys) {
-        static const char *const OPEN[] = {"set", "need_bytes", "fits", "cost"};
-        for (size_t i = 0; i < COUNT_OF(OPEN); i++) {
-            cJSON_AddNullToObject(item, OPEN[i]);
-        }
-        return STATUS_OK;
+    struct err refused = {0};
+    enum status status = STATUS_UNSUPPORTED;
+    cJSON_AddItemToObject(item, "set", keys ? keys : cJSON_CreateNull());
+    if (keys) status = plan_advice(item, keys, plan, request, facts->capacity, &refused);
+    if (status == STATUS_OK) return STATUS_OK;
+    if (keys && status != STATUS_INVALID && status != STATUS_UNSUPPORTED) {
+        *e = refused;
+        return status;
     }
-    cJSON_AddItemToObject(item, "set", keys);
-    return plan_advice(item, keys, plan, request, facts->capacity, e);
+    /* Nothing to plan, or keys that do not go with the rest of this spec. */
+    static const char *const OPEN[] = {"need_bytes", "fits", "cost"};
+    for (size_t i = 0; i < COUNT_OF(OPEN); i++) {
+        cJSON_AddNullToObject(item, OPEN[i]);
+    }
+    json_add_string(item, "refused", keys ? refused.text : NULL);
+    return STATUS_OK;
 }
 
 static enum status add_advice(cJSON *json, const struct plan *plan,

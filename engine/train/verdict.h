@@ -13,7 +13,8 @@
  * [{"remedy","text","peak","need_bytes","fits","cost","layout":{},"set":{}}], and
  * "fits_with_remedies". Advice:
  * [{"advice","text","set":{} or null,"need_bytes","fits","cost","with":["remedy"...]}]; need_bytes,
- * fits and cost are null for what cannot be planned. Errors as for plan_make. */
+ * fits and cost are null for what cannot be planned, "refused" says why where the spec forbids it.
+ * Errors as for plan_make. */
 enum status verdict_add(cJSON *json, const struct plan *plan, const struct plan_request *request,
                         int64_t capacity, struct err *e);
 

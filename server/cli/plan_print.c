@@ -331,6 +331,7 @@ static void print_change(const struct page *p, const cJSON *item, const char *na
                     cJSON_IsString(other) ? other->valuestring : "");
     }
     if (cJSON_GetArraySize(with) > 0) str_append(&sentence, ".");
+    if (is_set(item, "refused")) str_appendf(&sentence, " But: %s", text(item, "refused"));
     str_appendf(p->out, "\n%*s", TEXT_INDENT, "");
     print_words(p, str_text(&sentence));
     str_release(&sentence);

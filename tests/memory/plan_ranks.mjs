@@ -1,7 +1,7 @@
 // plan_ranks.mjs - several ranks: one plan names the peak of every rank, and each rank measures its own, to the byte.
 //
-// Worlds of 2 and 4, adapters and full, copies and divided optimizer states, uneven last batches: the micro-batches of ranks
-// differ, so do their peaks. Needs MPI, which the build found or did not.
+// Worlds of 2 and 4, adapters and full, copies and divided optimizer states, uneven last batches: the micro-batches of
+// ranks differ, so do their peaks. Needs MPI, which the build found or did not.
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";

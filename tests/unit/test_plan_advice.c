@@ -52,7 +52,7 @@ static void test_advice_states_too_big_means_adapters_or_dividing(void **state) 
     f.states = 90, f.optimizer = 60;
     must_offer(&f, "lora stochastic_rounding zero shard");
     f.rounding = true;
-    must_offer(&f, "lora zero shard");
+    must_offer(&f, "lora shard");
     f.gpu = f.rounding = false;
     f.zero_stage = 1;
     must_offer(&f, "lora shard");
