@@ -12,29 +12,33 @@
 #include "server/run/launch.h"
 
 /* Free memory changes when a job starts; a person who looks again a little later sees it. */
-enum { ASK_AGAIN_MS = 60000 };
 enum { KEPT_MS = 5000, DEVICES_LIMIT_MS = 20000, DEVICES_BYTES_MAX = 1 << 20 };
-/* Who only wants to mention the cards does not wait long for a driver that hangs, nor every time. */
+/* Who only wants to mention the cards does not wait long for a driver that hangs, nor every time.
+ */
 enum { MENTION_LIMIT_MS = 3000, MENTION_PAUSE_MS = 60000 };
 
 struct devices_known {
     pthread_mutex_t lock;
-    int64_t asked_ns;  /* 0: never */
-    int64_t failed_ns; /* of the newest mention that got no answer; 0: none */
-    char *text;        /* the engine's JSON */
-    int64_t tried_ns;  /* for totals, when there was no text: 0: never */
+    int64_t asked_ns;           /* 0: never */
+    int64_t failed_ns;          /* of the newest mention that got no answer; 0: none */
+    char *text;                 /* the engine's JSON */
+    pthread_mutex_t sizes_lock; /* held for a moment only, never while the engine is asked */
+    char *sizes;                /* the first answer: how large devices are never changes */
 };
 
 struct devices_known *devices_known_new(void) {
     struct devices_known *const known = mem_new(1, sizeof *known);
     pthread_mutex_init(&known->lock, NULL);
+    pthread_mutex_init(&known->sizes_lock, NULL);
     return known;
 }
 
 void devices_known_free(struct devices_known *known) {
     if (!known) return;
     pthread_mutex_destroy(&known->lock);
+    pthread_mutex_destroy(&known->sizes_lock);
     mem_free(known->text);
+    mem_free(known->sizes);
     mem_free(known);
 }
 
@@ -74,19 +78,28 @@ static enum status refresh(struct devices_known *known, const char *engine,
     mem_free(known->text);
     known->text = text;
     known->asked_ns = clock_steady_ns();
+    pthread_mutex_lock(&known->sizes_lock);
+    if (!known->sizes) known->sizes = mem_strdup(text);
+    pthread_mutex_unlock(&known->sizes_lock);
     return STATUS_OK;
+}
+
+/* For who can do without an answer. */
+static enum status refresh_mention(struct devices_known *known, const char *engine, int64_t age_ms,
+                                   struct err *e) {
+    const struct patience patience = {age_ms, MENTION_LIMIT_MS};
+    const int64_t now = clock_steady_ns();
+    FAIL_IF(known->failed_ns && now - known->failed_ns < MENTION_PAUSE_MS * INT64_C(1000000),
+            STATUS_TIMEOUT, "the engine did not say lately what devices there are");
+    const enum status status = refresh(known, engine, patience, e);
+    known->failed_ns = status == STATUS_OK ? 0 : clock_steady_ns();
+    return status;
 }
 
 cJSON *devices_list(struct devices_known *known, const char *engine, int64_t age_ms) {
     struct err ignored = {0};
-    const struct patience patience = {age_ms, MENTION_LIMIT_MS};
     pthread_mutex_lock(&known->lock);
-    const int64_t now = clock_steady_ns();
-    const bool pauses =
-        known->failed_ns && now - known->failed_ns < MENTION_PAUSE_MS * INT64_C(1000000);
-    const enum status status = pauses ? STATUS_TIMEOUT : refresh(known, engine, patience, &ignored);
-    if (status == STATUS_OK) known->failed_ns = 0;
-    if (status != STATUS_OK && !pauses) known->failed_ns = clock_steady_ns();
+    const enum status status = refresh_mention(known, engine, age_ms, &ignored);
     cJSON *const told = status == STATUS_OK ? api_parsed(known->text) : NULL;
     pthread_mutex_unlock(&known->lock);
     cJSON *const list = cJSON_DetachItemFromObjectCaseSensitive(told, "devices");
@@ -111,15 +124,17 @@ static int64_t total_in(const char *text, const char *device) {
 int64_t devices_total(struct devices_known *known, const char *engine, const char *device) {
     if (str_equal(device, "cpu")) return host_memory().total;
     struct err ignored = {0};
-    pthread_mutex_lock(&known->lock);
-    const int64_t now = clock_steady_ns();
-    const bool rests = known->tried_ns && now - known->tried_ns < ASK_AGAIN_MS * INT64_C(1000000);
-    if (!known->text && !rests) {
-        known->tried_ns = now;
-        (void)refresh(known, engine, PATIENT, &ignored);
+    pthread_mutex_lock(&known->sizes_lock);
+    const bool asks = !known->sizes;
+    pthread_mutex_unlock(&known->sizes_lock);
+    if (asks) {
+        pthread_mutex_lock(&known->lock);
+        (void)refresh_mention(known, engine, KEPT_MS, &ignored);
+        pthread_mutex_unlock(&known->lock);
     }
-    const int64_t total = known->text ? total_in(known->text, device) : -1;
-    pthread_mutex_unlock(&known->lock);
+    pthread_mutex_lock(&known->sizes_lock);
+    const int64_t total = known->sizes ? total_in(known->sizes, device) : -1;
+    pthread_mutex_unlock(&known->sizes_lock);
     return total;
 }
 
