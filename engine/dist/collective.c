@@ -1,7 +1,7 @@
 /* collective.c - sums and copies of device buffers among ranks.
  *
  * GPUs that are peers do both by themselves (kernels/peers.h); what follows is about all others,
- * whose bytes go through MPI: those of the CPU as they lie, those of shared GPUs by way of a mirror.
+ * whose bytes go through MPI: those of the CPU as they lie, of shared GPUs by way of a mirror.
  *
  * A sum is a reduce-scatter (everyone gets the others' share of its own piece, and adds them in the
  * order of ranks) followed by an all-gather. Each element is added once, by one rank, in one order:
