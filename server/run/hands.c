@@ -154,10 +154,9 @@ static char *say_memory(const struct queue_lack *lack, const struct claim *wante
     const int64_t asked = claim_on(wanted, lack->device);
     char there[24], others[24], size[24];
     if (asked == CLAIM_WHOLE)
-        return str_format(
-            "Waiting for %s: a job without a memory.cap has it to itself, and another "
-            "job runs there",
-            lack->device);
+        return str_format("Waiting for %s: without a memory.cap this job needs it to itself, and "
+                          "another job runs there",
+                          lack->device);
     if (lack->claimed == CLAIM_WHOLE || lack->room < 0)
         return str_format("Waiting for %s: the job that runs there has it to itself", lack->device);
     return str_format(

@@ -6,6 +6,7 @@ import assert from "node:assert/strict";
 import { existsSync, readFileSync } from "node:fs";
 import path from "node:path";
 import {
+    BUILD,
     JOBS,
     call,
     createChecks,
@@ -20,7 +21,7 @@ import {
     waitStep,
 } from "./support_server.mjs";
 
-const { check, close } = createChecks();
+const { check, skip, close } = createChecks();
 const data = newFolder();
 let server = await startServer({ data });
 
@@ -35,7 +36,11 @@ const messages = async (id) =>
     (await call(server, "GET", `${JOBS}/${id}/events?limit=1000`)).body.data.map((event) => event.message);
 const toldOnce = async (id, words) =>
     assert.equal((await messages(id)).filter((message) => words.test(message)).length, 1, String(words));
-const pidOf = (id) => JSON.parse(readFileSync(path.join(data, "runs", id, "rank.0.pid"), "utf8")).pid;
+// Null while the file is being written.
+const pidOf = (id) => {
+    const text = readFileSync(path.join(data, "runs", id, "rank.0.pid"), "utf8");
+    return text.includes("}") ? JSON.parse(text).pid : null;
+};
 const isAlive = (pid) => {
     try {
         return !readFileSync(`/proc/${pid}/stat`, "utf8").includes(") Z ");
@@ -91,7 +96,7 @@ await check("a job without a cap waits for the device, and no later one overtake
     await waitStep(server, running.id, 2);
     await staysQueued(waiting.id);
     assert.equal((await getJob(server, last.id)).plimsoll.queue_position, 2);
-    await toldOnce(waiting.id, /^Waiting for cpu: a job without a memory\.cap has it to itself/);
+    await toldOnce(waiting.id, /^Waiting for cpu: without a memory\.cap this job needs it to itself/);
     await toldOnce(last.id, /^Waiting for cpu: an earlier job waits there too$/);
     await cancel(running.id);
     await waitStep(server, waiting.id, 2);
@@ -126,11 +131,24 @@ await check("a rank of one of two is killed: it continues, and the other does no
     await waitStep(server, second.id, 6);
     const [pid, untouched] = [pidOf(second.id), pidOf(first.id)];
     process.kill(pid, "SIGKILL");
-    await until("another process", 30_000, () => pidOf(second.id) !== pid);
+    await until("another process", 30_000, () => ![null, pid].includes(pidOf(second.id)));
     await waitStep(server, second.id, 7);
     assert.ok(pidOf(first.id) === untouched && isAlive(untouched));
     assert.equal((await getJob(server, first.id)).plimsoll.crashes, 0);
 });
+
+const RANKS = "a job of two ranks runs beside one of one";
+if (existsSync(path.join(BUILD, "plimsoll-mpi.so"))) {
+    await check(RANKS, async () => {
+        const two = await capped(40, { parallel: { ranks: 2 } });
+        const untouched = pidOf(first.id);
+        assert.equal((await succeeded(two.id)).length, 40);
+        assert.equal(pidOf(first.id), untouched);
+        assert.ok(overlap(stepTimes(two.id), stepTimes(first.id)) > 0);
+    });
+} else {
+    skip(RANKS, "this build has no MPI");
+}
 
 await check("both are told to Prometheus, family by family", async () => {
     const { text } = await call(server, "GET", "/metrics");
