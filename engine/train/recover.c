@@ -169,6 +169,15 @@ static enum status say_short(const struct run *r, const struct err *own, struct 
                    str_bytes(r->recovery.posts[a->rank].can_back, there));
 }
 
+/* Asking the device takes a while, so only who is short does: the others can back at least what they
+ * need, and their capacity at most. */
+static int64_t can_back(struct arena *arena, bool enough) {
+    struct arena_stats stats;
+    if (!enough) return arena_available(arena);
+    arena_get_stats(arena, &stats);
+    return stats.capacity;
+}
+
 enum status recover_ready(struct run *r, int64_t micro, struct err *e) {
     struct recovery *const c = &r->recovery;
     struct arena *const arena = r->session.arena;
@@ -185,7 +194,7 @@ enum status recover_ready(struct run *r, int64_t micro, struct err *e) {
                                     .micro = micro,
                                     .micro_count = b->micro_count,
                                     .need = need,
-                                    .can_back = arena_available(arena),
+                                    .can_back = can_back(arena, backed == STATUS_OK && !c->failed),
                                     .backed = backed == STATUS_OK,
                                     .failed = c->failed};
     TRY(agree_micro_step(r->comm, &mine, c->posts, &c->last, e));

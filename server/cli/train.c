@@ -288,6 +288,37 @@ static void take_eval(struct progress *p, const cJSON *eval) {
     mem_free(line);
 }
 
+/* Memory was short, and what was changed about it. */
+static void take_memory_story(struct progress *p, const char *what, const cJSON *data) {
+    char remedy[32] = "", state[16] = "", text[1024] = "";
+    double step = 0;
+    read_number(data, "step", &step);
+    read_text(data, "remedy", remedy, sizeof remedy);
+    read_text(data, "state", state, sizeof state);
+    read_text(data, remedy[0] ? "text" : "explanation", text, sizeof text);
+    char *line = str_format("step %lld: %s%s%s: %s", (long long)step, remedy[0] ? remedy : what,
+                            remedy[0] ? " " : "", state, text);
+    say(p, line);
+    mem_free(line);
+}
+
+/* memory.on_oom is ask: the job waits. */
+static void take_attention(struct progress *p, const cJSON *data) {
+    say(p, "the job does not fit and waits for an answer, on its page or by POST .../remedy "
+           "{\"remedy\":NAME,\"accept\":true}:");
+    const cJSON *const remedies = json_member(data, "remedies");
+    for (const cJSON *one = remedies ? remedies->child : NULL; one; one = one->next) {
+        char name[32] = "", text[256] = "", size[24];
+        double peak = 0;
+        read_text(one, "remedy", name, sizeof name);
+        read_text(one, "text", text, sizeof text);
+        read_number(one, "peak", &peak);
+        char *line = str_format("  %s (%s): %s", name, str_bytes((int64_t)peak, size), text);
+        say(p, line);
+        mem_free(line);
+    }
+}
+
 static void see(const char *name, const cJSON *data, void *context) {
     struct progress *const p = context;
     char level[16] = "info", message[1024] = "";
@@ -301,6 +332,10 @@ static void see(const char *name, const cJSON *data, void *context) {
         take_sample(p, data);
     } else if (strcmp(name, "eval") == 0) {
         take_eval(p, data);
+    } else if (strcmp(name, "oom") == 0 || strcmp(name, "remedy") == 0) {
+        take_memory_story(p, "short of memory", data);
+    } else if (strcmp(name, "attention") == 0) {
+        take_attention(p, data);
     } else if (strcmp(name, "log") == 0) {
         read_text(data, "level", level, sizeof level);
         read_text(data, "message", message, sizeof message);
