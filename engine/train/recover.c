@@ -169,8 +169,8 @@ static enum status say_short(const struct run *r, const struct err *own, struct 
                    str_bytes(r->recovery.posts[a->rank].can_back, there));
 }
 
-/* Asking the device takes a while, so only who is short does: the others can back at least what they
- * need, and their capacity at most. */
+/* Asking the device takes a while, so only who is short does: the others can back at least what
+ * they need, and their capacity at most. */
 static int64_t can_back(struct arena *arena, bool enough) {
     struct arena_stats stats;
     if (!enough) return arena_available(arena);
