@@ -3,6 +3,7 @@
  * The only file of the project that calls malloc's family. */
 #include "base/mem.h"
 
+#include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,4 +50,11 @@ void *mem_grow(void *items, size_t count, size_t *capacity, size_t size) {
     if (count < *capacity) return items;
     *capacity = *capacity ? *capacity * 2 : 8;
     return mem_resize(items, *capacity, size);
+}
+
+void mem_keep_freed(void) {
+    enum { KEPT_BYTES = 256 << 20, AHEAD_BYTES = 16 << 20 };
+    (void)mallopt(M_MMAP_THRESHOLD, KEPT_BYTES);
+    (void)mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
+    (void)mallopt(M_TOP_PAD, AHEAD_BYTES);
 }

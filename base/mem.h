@@ -27,6 +27,9 @@ char *mem_strndup(const char *text, size_t length);
 /* NULL is allowed. */
 void mem_free(void *memory);
 
+/* From here on freed memory is kept for the next that is asked for, instead of given back to the
+ * system at once: for processes that make the same large things again and again and end soon. */
+void mem_keep_freed(void);
 /* Makes room for one more item in a growing array: returns the (possibly moved) array with capacity
  * > count. Use: items = mem_grow(items, count, &capacity, sizeof *items); items[count++] = item; */
 void *mem_grow(void *items, size_t count, size_t *capacity, size_t size);
