@@ -4,7 +4,7 @@
 // usage: node examples/out_of_memory.mjs URL MODEL OTHERS
 // OTHERS is the file that says how much memory others are pretended to hold (engine/memory/pressure.h); the appliance
 // at URL was started with PLIMSOLL_PRETEND_OTHERS naming it.
-import { readFileSync, writeFileSync } from "node:fs";
+import { readFileSync, renameSync, writeFileSync } from "node:fs";
 
 const [url, model, others] = process.argv.slice(2);
 const JOBS = "/v1/fine_tuning/jobs";
@@ -28,7 +28,11 @@ function sayWrapped(text, indent) {
 }
 
 const mib = (bytes) => `${(bytes / 1048576).toFixed(2)} MiB`;
-const pretend = (bytes) => writeFileSync(others, String(Math.max(0, Math.floor(bytes))));
+// All at once: a run may look at any moment.
+function pretend(bytes) {
+    writeFileSync(`${others}.new`, String(Math.max(0, Math.floor(bytes))));
+    renameSync(`${others}.new`, others);
+}
 
 async function call(method, path, body) {
     const form = body instanceof FormData;

@@ -6,6 +6,7 @@
 
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
 #include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
@@ -14,6 +15,8 @@
 
 /* Steps after which a layout is first tried to be taken back; doubled each time it had to be
  * changed again. */
+/* How often, in one step, and how long memory is waited for when nothing else is left. */
+enum { WAITS_MAX = 5, WAIT_LOOKS = 20, WAIT_LOOK_MS = 100 };
 enum { UNDO_WAIT_STEPS = 8, UNDO_WAIT_MAX = 4096 };
 
 bool recover_asks(const struct run *r) {
@@ -205,7 +208,7 @@ enum status recover_ready(struct run *r, int64_t micro, struct err *e) {
 }
 
 void recover_done(struct run *r) {
-    r->recovery.tries = 0;
+    r->recovery.tries = r->recovery.waits = 0;
 }
 
 int64_t recover_target(const struct run *r) {
@@ -215,12 +218,31 @@ int64_t recover_target(const struct run *r) {
     return a->can_back < need ? a->can_back : need - 1;
 }
 
+/* Nothing is left to change. Others may hold memory for a moment only: *there, it has come back. */
+static enum status wait_for_memory(struct run *r, bool *there, struct err *e) {
+    struct recovery *const c = &r->recovery;
+    *there = false;
+    if (c->waits++ >= WAITS_MAX) return STATUS_OK;
+    for (int look = 0; look < WAIT_LOOKS && !*there; look++) {
+        int64_t available = 0;
+        clock_pause_ms(WAIT_LOOK_MS);
+        TRY(recover_available(r, &available, e));
+        *there = available >= c->last.need;
+    }
+    return STATUS_OK;
+}
+
 static enum status change(struct run *r, const char *why, struct err *e) {
     struct remedy_list list = {.excluded = r->recovery.refused};
     enum status status = STATUS_OK;
+    bool there = false;
     if (recover_asks(r)) return recover_ask(r, why, e);
     GUARD(recover_find(r, &r->layout, recover_target(r), &list, e));
-    if (list.count == 0) GUARD(recover_give_up(r, why, e));
+    if (list.count == 0) {
+        GUARD(wait_for_memory(r, &there, e));
+        status = there ? STATUS_OK : recover_give_up(r, why, e);
+        goto done;
+    }
     GUARD(recover_climb(r, &list, list.count - 1, "applied", why, e));
     r->recovery.decided_at = recover_target(r);
     if (r->recovery.undo_wait < UNDO_WAIT_MAX) r->recovery.undo_wait *= 2;

@@ -20,6 +20,7 @@ struct recovery {
     struct agreement last;
     int64_t epoch;         /* see agree_post */
     int64_t tries;         /* shortages in the step at hand */
+    int64_t waits;         /* in it, for memory to come back */
     int64_t decided_at;    /* the capacity for which the layout was chosen */
     int64_t changed_at;    /* the step at which it was */
     int64_t undo_wait;     /* steps before a layout is tried to be taken back */

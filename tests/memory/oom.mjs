@@ -5,7 +5,7 @@
 // happened. Then capacity is taken away by others at random moments, 200 seeded runs (--full; else 8): none dies while
 // a remedy is left. Names begin with the public case that they answer (M...), where there is one.
 import assert from "node:assert/strict";
-import { existsSync, readdirSync, writeFileSync } from "node:fs";
+import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 import {
     ask,
@@ -23,6 +23,7 @@ import {
     newRun,
     randomOf,
     runUnder,
+    setOthers,
     startUnder,
 } from "./support_oom.mjs";
 
@@ -151,12 +152,12 @@ async function shrinkAtRandom(seed) {
     const others = join(newFolder(), "others");
     const capacity = asked + 4 * MIB;
     const most = capacity - least;
-    writeFileSync(others, "0");
+    setOthers(others, 0);
     const folder = newRun({ ...JOB, memory: { cap: capacity } });
     const child = startUnder(folder, { PLIMSOLL_PRETEND_OTHERS: others });
     while (!child.over) {
         await new Promise((resolve) => setTimeout(resolve, 5 + random() * 60));
-        writeFileSync(others, String(Math.floor(random() * most)));
+        setOthers(others, random() * most);
     }
     const end = await child.done;
     assert.equal(end.code, 0, `seed ${seed}: ${end.stderr}`);
@@ -175,11 +176,11 @@ await check("M14 M38 others take memory at random moments: no run dies while a r
 
 await check("M31 M43 when nothing is left: a checkpoint, and what would be needed", async () => {
     const others = join(newFolder(), "others");
-    writeFileSync(others, "0");
+    setOthers(others, 0);
     const folder = newRun({ ...JOB, memory: { cap: asked } });
     const child = startUnder(folder, { PLIMSOLL_PRETEND_OTHERS: others });
     while (!kind(folder, "step").length) await new Promise((resolve) => setTimeout(resolve, 2));
-    writeFileSync(others, String(asked - least + MIB));
+    setOthers(others, asked - least + MIB);
     assert.equal((await child.done).code, 1);
     const error = kind(folder, "error").at(-1);
     assert.equal(error.status, "out_of_memory");
@@ -198,11 +199,11 @@ await check("M31 M43 when nothing is left: a checkpoint, and what would be neede
 await check("M44 the next run begins with the layout that the last one needed", async () => {
     const others = join(newFolder(), "others");
     const spec = { ...JOB, seed: 77, memory: { cap: asked } };
-    writeFileSync(others, "0");
+    setOthers(others, 0);
     const folder = newRun(spec);
     const child = startUnder(folder, { PLIMSOLL_PRETEND_OTHERS: others });
     while (!kind(folder, "step").length) await new Promise((resolve) => setTimeout(resolve, 2));
-    writeFileSync(others, String(asked - least));
+    setOthers(others, asked - least);
     assert.equal((await child.done).code, 0);
     const found = kind(folder, "remedy").filter((r) => r.state === "applied").at(-1).to;
     const again = newRun(spec);

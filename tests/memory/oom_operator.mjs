@@ -22,6 +22,7 @@ import {
     newFolder,
     newRun,
     runUnder,
+    setOthers,
     startUnder,
     until,
 } from "./support_oom.mjs";
@@ -223,13 +224,13 @@ await check("M08 saving takes no more than training does", async () => {
 
 await check("a run that others squeeze and leave again goes back to what was asked for", async () => {
     const others = join(newFolder(), "others");
-    writeFileSync(others, "0");
+    setOthers(others, 0);
     const folder = newRun({ ...LONG, memory: { cap: asked + 8 * MIB } });
     const child = startUnder(folder, { PLIMSOLL_PRETEND_OTHERS: others });
     await until(child, stepped(folder, 2), "step 2");
-    writeFileSync(others, String(8 * MIB + asked - least));
+    setOthers(others, 8 * MIB + asked - least);
     await until(child, () => remedies(folder, "applied").some((r) => r.remedy !== "trim"), "a remedy");
-    writeFileSync(others, "0");
+    setOthers(others, 0);
     await answered(child);
     assertSameCurve(curve(folder), wanted, "squeezed");
     const back = remedies(folder, "undone");

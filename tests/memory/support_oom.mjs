@@ -4,6 +4,7 @@
 // One thread a run, so that two of them run side by side. Pressure is made by engine/memory/pressure.h.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
+import { renameSync, writeFileSync } from "node:fs";
 import { ENGINE, events, newRun } from "../engine/support.mjs";
 
 export { ask, check, CHAT, events, finish, newFolder, newRun, skip } from "../engine/support.mjs";
@@ -85,6 +86,12 @@ export function randomOf(seed) {
 export function needsOf(askPlan, spec) {
     const plan = askPlan("plan", `${newRun({ ...spec, memory: { cap: "34MiB" } })}/spec.json`, newRun(spec)).json;
     return { asked: plan.planned_need_bytes, least: plan.remedies.at(-1).peak, plan };
+}
+
+// Others hold so many bytes from now on: all at once, as a run may look at any moment.
+export function setOthers(path, bytes) {
+    writeFileSync(`${path}.new`, String(Math.floor(bytes)));
+    renameSync(`${path}.new`, path);
 }
 
 // Resolves when look() is true; rejects when the run has ended before.
