@@ -24,8 +24,9 @@ enum status snapshot_write(const struct arena *arena, const struct trace *trace,
                            const struct snapshot_place *place, const char *path, struct err *e);
 
 /* The events as columns: {"object":"plimsoll.timeline","rank","step","events","dropped","actions",
- * "categories","phases","labels" (what the numbers in the columns mean),"columns":{"action","bytes",
- * "offset","category","phase","label","time_us","held"}}. Caller frees with cJSON_Delete. */
+ * "categories","phases","labels" (what the numbers in the columns mean),
+ * "columns":{"action","bytes","offset","category","phase","label","time_us","held"}}. Caller frees
+ * with cJSON_Delete. */
 cJSON *timeline_to_json(const struct trace *trace, const struct snapshot_place *place);
 
 #endif
