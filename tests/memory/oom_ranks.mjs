@@ -13,7 +13,7 @@ const WORLD = 4;
 const LIMIT_MS = 60_000;
 const specOf = (ranks, more) => ({
     ...JOB,
-    max_steps: 6,
+    max_steps: full ? 20 : 6,
     per_device_train_batch_size: 16 / ranks,
     parallel: { ranks },
     ...more,
