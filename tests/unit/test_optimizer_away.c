@@ -36,6 +36,7 @@ static void place_open(struct place *p, const char *name) {
 
 static void place_close(struct place *p) {
     assert_int_equal(p->space.host_bytes, 0);
+    tensor_space_release(&p->space);
     arena_close(p->arena);
     device_close(p->device);
 }
