@@ -106,7 +106,7 @@ async function checkOthers() {
         assert.equal(end.code, 0, end.stderr);
         assertClose(curveOf(folder), undisturbed, "continued");
     });
-    await check("memory is short in the middle of divided work: named, no hang, and the run goes on", async () => {
+    await check("M26 memory is short in the middle of divided work: named, no hang, and the run goes on", async () => {
         const folder = newRun({ ...spec, parallel: { ...spec.parallel, zero_stage: 3 } });
         const end = await runRanks(folder, WORLD, { PLIMSOLL_FAIL_ALLOCATION: "1000:2" });
         assert.notEqual(end.code, 0);

@@ -3,8 +3,9 @@
 // The numbers M.. are those of the project's list of cases; other tests of this group carry more of them. Peaks are
 // compared to the byte, because the plan is the run.
 import assert from "node:assert/strict";
-import { writeFileSync } from "node:fs";
+import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
+import { writeRandomModel } from "../bench/random_model.mjs";
 import {
     ask,
     assertSameCurve,
@@ -14,6 +15,7 @@ import {
     full,
     JOB,
     kind,
+    MIB,
     newFolder,
     newRun,
     runUnder,
@@ -89,6 +91,26 @@ await check("M20 checkpointing with LoRA learns the same and saves what was plan
         assert.equal(memory(folder).at(-1).peak, planned);
         assert.ok(planned < kind(plain, "start")[0].planned_peak_bytes);
     }
+});
+
+// A model of 135 million weights, 257 MiB on disk and twice as much in fp32. Who loads by holding the files in memory
+// needs that much more; we read piece by piece into the arena. (Mapped files are the page cache's, and not counted.)
+await check("M22 loading takes little of the host beside the arena", async () => {
+    const model = join(newFolder(), "random-135m");
+    writeRandomModel(model);
+    const folder = newRun({ ...JOB, model, max_steps: 1, per_device_train_batch_size: 1 });
+    const child = startUnder(folder);
+    let most = 0;
+    const looks = setInterval(() => {
+        const status = readFileSync(`/proc/${child.pid}/status`, "utf8");
+        most = Math.max(most, 1024 * Number(/^RssAnon:\s+(\d+) kB/m.exec(status)?.[1] ?? 0));
+    }, 20);
+    const end = await child.done;
+    clearInterval(looks);
+    assert.equal(end.code, 0, end.stderr);
+    const { reserved } = memory(folder).at(-1);
+    assert.ok(most > reserved / 2, `${most} bytes of the process, ${reserved} of them the arena's`);
+    assert.ok(most - reserved < 64 * MIB, `${(most - reserved) / MIB} MiB beside the arena`);
 });
 
 // So large an adapter that its states are more than the room in which they visit the device: slow, so only in full.

@@ -87,7 +87,7 @@ static const char *text_at(const cJSON *object, const char *key) {
     return json_member(object, key)->valuestring;
 }
 
-/* Look at the highest card, not at the sum; and say what makes the difference. */
+/* M24: look at the highest card, not at the sum; and say what makes the difference. */
 static void test_memory_uneven_rank_is_named_with_its_cause(void **state) {
     (void)state;
     struct job_row job;
