@@ -126,14 +126,19 @@ static int part_fails(struct wire *w, const struct job *job) {
 
 /* Rank 1's trainer hangs where it hears nothing: the channel's thread ends the process. */
 static int part_stuck(struct wire *w, const struct job *job) {
+    struct err e = {0};
+    /* All are there: who dies while others still join is another case. */
+    if (gather_once(w, job, 0, &e) != STATUS_OK) return report(job, &e);
     if (job->place.rank == 1) {
         for (;;) {
             pause();
         }
     }
-    if (job->place.rank == 2) raise(SIGKILL);
-    struct err e = {0};
-    gather_once(w, job, 0, &e);
+    if (job->place.rank == 2) {
+        usleep(200000); /* the others have their records by then */
+        raise(SIGKILL);
+    }
+    gather_once(w, job, 1, &e);
     return report(job, &e);
 }
 
