@@ -87,36 +87,6 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     return put_scale(o, e);
 }
 
-static enum status send_away(struct optimizer *o, struct err *e) {
-    TRY(away_open(&o->away, o->model->space, o->own.count, e));
-    TRY(away_put(&o->away, 0, tensor_f32(o->exp_avg), e));
-    TRY(away_put(&o->away, 1, tensor_f32(o->exp_avg_sq), e));
-    tensor_drop(&o->exp_avg);
-    tensor_drop(&o->exp_avg_sq);
-    return STATUS_OK;
-}
-
-static enum status call_back(struct optimizer *o, struct err *e) {
-    TRY(states_new(o, e));
-    TRY(away_get(&o->away, 0, tensor_f32(o->exp_avg), e));
-    TRY(away_get(&o->away, 1, tensor_f32(o->exp_avg_sq), e));
-    away_close(&o->away);
-    return STATUS_OK;
-}
-
-enum status optimizer_set_offloading(struct optimizer *o, bool offloading, struct err *e) {
-    if (offloading == !o->exp_avg) return STATUS_OK;
-    const enum status status = offloading ? send_away(o, e) : call_back(o, e);
-    if (status == STATUS_OK) return STATUS_OK;
-    if (offloading) {
-        away_close(&o->away);
-    } else {
-        tensor_drop(&o->exp_avg);
-        tensor_drop(&o->exp_avg_sq);
-    }
-    return status;
-}
-
 void optimizer_release(struct optimizer *o) {
     if (!o) return;
     away_close(&o->away);

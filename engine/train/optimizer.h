@@ -44,9 +44,6 @@ struct optimizer {
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e);
 void optimizer_release(struct optimizer *o);
-/* Moves the states to host memory or back, where they are not there already; waits for the device.
- * After an error they are where they were. */
-enum status optimizer_set_offloading(struct optimizer *o, bool offloading, struct err *e);
 /* Takes up the state of a checkpoint. */
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
                              int64_t updates, struct err *e);

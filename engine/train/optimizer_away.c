@@ -100,15 +100,3 @@ enum status away_each(const struct states_away *a, away_visit *visit, const void
     }
     return device_copies_wait(a->space->device, e);
 }
-
-/* On a null device there is nothing behind the host's addresses. */
-enum status away_put(const struct states_away *a, int state, const float *device, struct err *e) {
-    if (!a->space->device->computes) return STATUS_OK;
-    return device_download(a->space->device, a->host[state], device, bytes_of(a->count), e);
-}
-
-enum status away_get(const struct states_away *a, int state, float *device, struct err *e) {
-    if (!a->space->device->computes) return STATUS_OK;
-    TRY(device_synchronize(a->space->device, e));
-    return device_upload(a->space->device, device, a->host[state], bytes_of(a->count), e);
-}

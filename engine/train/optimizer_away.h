@@ -36,8 +36,5 @@ typedef enum status away_visit(const void *context, const struct away_slice *sli
 /* Calls visit for every slice in order; what it asks of the device changes the states. */
 enum status away_each(const struct states_away *a, away_visit *visit, const void *context,
                       struct err *e);
-/* Between all elements of a state and device memory [count]; waits for the device. */
-enum status away_put(const struct states_away *a, int state, const float *device, struct err *e);
-enum status away_get(const struct states_away *a, int state, float *device, struct err *e);
 
 #endif

@@ -6,9 +6,6 @@
 #include "base/mem.h"
 #include "engine/train/run_parts.h"
 
-/* For the page cache of the data, and for everybody else. */
-#define HOST_MARGIN_BYTES (INT64_C(512) << 20)
-
 static bool host_is_device(const struct run *r) {
     return str_equal(r->spec.device, "cpu");
 }
@@ -22,7 +19,7 @@ enum status run_host_room(struct run *r, int64_t *bytes, struct err *e) {
         arena_get_stats(s->arena, &stats);
         held += stats.reserved;
     }
-    const int64_t more = (host.available - HOST_MARGIN_BYTES) / r->comm->local_world;
+    const int64_t more = (host.available - SESSION_MARGIN_BYTES) / r->comm->local_world;
     *bytes = host.available < 0 ? INT64_MAX : held + (more > 0 ? more : 0);
     TRY(agree_least(r->comm, bytes, e));
     if (*bytes == INT64_MAX) *bytes = 0;

@@ -105,25 +105,17 @@ enum status run_load_weights(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status on_any_rank(struct run *r, bool *flag, struct err *e) {
-    bool *const all = mem_new((size_t)r->place.world, sizeof *all);
-    const enum status status = comm_gather(r->comm, flag, sizeof *flag, all, e);
-    for (int64_t rank = 0; status == STATUS_OK && rank < r->place.world; rank++) {
-        *flag = *flag || all[rank];
-    }
-    mem_free(all);
-    return status;
-}
-
 /* Finds a layout that fits; `open` says how opening the session ended. Where what the session holds
  * all the time is too much, or becomes another thing by the layout, it is opened again. *fresh: it
  * was, and has no weights. */
 static enum status fit_session(struct run *r, enum status open, bool *fresh, struct err *e) {
     TRY(recover_begin(r, e));
     TRY(run_check_host(r, e));
-    *fresh = open != STATUS_OK || r->layout.optimizer_offloading != r->options.optimizer.offloading;
-    TRY(on_any_rank(r, fresh, e)); /* GPUs that exchange leave and come together */
-    if (!*fresh) return STATUS_OK;
+    int64_t kept =
+        open == STATUS_OK && r->layout.optimizer_offloading == r->options.optimizer.offloading;
+    TRY(agree_least(r->comm, &kept, e)); /* GPUs that exchange leave and come together */
+    *fresh = !kept;
+    if (kept) return STATUS_OK;
     session_close(&r->session);
     if (run_open_session(r, e) != STATUS_OOM) return e->status;
     return err_prefix(e, "weights, gradients and optimizer states alone do not fit; train with "

@@ -11,10 +11,6 @@
 #include "engine/model/adapter.h"
 #include "engine/model/weights.h"
 
-/* What stays free: on a GPU for what its libraries load at their first calls, beside the arena; on
- * the host for everybody else, so that it never has to swap. */
-#define MARGIN_BYTES (INT64_C(512) << 20)
-
 static void take_targets(struct session_options *o, char *const *items, int64_t count) {
     o->targets = mem_new((size_t)count, sizeof *o->targets);
     for (int64_t i = 0; i < count; i++) {
@@ -117,7 +113,7 @@ enum status session_capacity(struct device *device, const struct spec_cap *cap, 
     if (!device->computes) return STATUS_OK;
     struct device_memory memory = {0};
     TRY(device_memory(device, &memory, e));
-    const int64_t there = (memory.free - MARGIN_BYTES) / sharers;
+    const int64_t there = (memory.free - SESSION_MARGIN_BYTES) / sharers;
     FAIL_IF(there < device->page_bytes, STATUS_OOM,
             "%s has only %lld MiB free for %lld ranks: other programs hold its memory",
             device->name, (long long)(memory.free >> 20), (long long)sharers);
@@ -200,10 +196,6 @@ enum status session_load(struct session *s, const struct session_source *source,
     if (!s->model.options.lora) return STATUS_OK;
     if (source->adapter) return adapter_load(&s->model, source->adapter, e);
     return weights_init_adapter(&s->model, source->seed, e);
-}
-
-enum status session_adopt(struct session *s, const struct layout *layout, struct err *e) {
-    return optimizer_set_offloading(&s->optimizer, layout->optimizer_offloading, e);
 }
 
 enum status session_load_nothing(struct session *s, const struct session_source *source,

@@ -43,6 +43,10 @@ enum status session_options_for(struct session_options *o, const char *adapter,
                                 enum precision precision, int64_t length_max, struct err *e);
 void session_options_release(struct session_options *o);
 
+/* What stays free: on a GPU for what its libraries load at their first calls, beside the arena; on
+ * the host for everybody else, so that it never has to swap. */
+#define SESSION_MARGIN_BYTES (INT64_C(512) << 20)
+
 /* Memory that a rank may take on an open device: `cap` or all of it, but never more than its share
  * of what is free, less a margin. sharers: ranks that take from the same memory. */
 enum status session_capacity(struct device *device, const struct spec_cap *cap, int64_t sharers,
@@ -66,10 +70,6 @@ enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
                          struct err *e);
 void session_close(struct session *s);
-
-/* Makes what the session holds as the layout has it: AdamW's states on the device or in host
- * memory. Between steps. After an error they are where they were. */
-enum status session_adopt(struct session *s, const struct layout *layout, struct err *e);
 
 /* Where the numbers come from. */
 struct session_source {

@@ -66,11 +66,14 @@ struct layout_case {
     bool tails; /* LoRA in the tails of its operands, as on a GPU */
 };
 
-static void open_case(struct golden *g, const struct subject *s, const char *device, bool tails) {
-    if (tails) {
-        golden_open_tails(g, s->family, s->variant, device, s->changes);
+static void open_case(struct golden *g, const struct subject *s, const char *device,
+                      const struct layout_case *c) {
+    const char *const changes = c->away ? "{\"optimizer_offloading\":true}" : s->changes;
+    assert_true(!c->away || !s->changes);
+    if (c->tails) {
+        golden_open_tails(g, s->family, s->variant, device, changes);
     } else {
-        golden_open(g, s->family, s->variant, device, s->changes);
+        golden_open(g, s->family, s->variant, device, changes);
     }
 }
 
@@ -96,7 +99,6 @@ static struct layout layout_at(const struct layout_case *c, int64_t layers, int6
     l.micro_tokens = step % 2 ? 2 * MAX_LENGTH / 3 : 0;
     l.checkpointed_layers = step % (layers + 1);
     l.loss_chunk_rows = 64 >> step % 3;
-    l.optimizer_offloading = step % 2;
     return l;
 }
 
@@ -133,7 +135,6 @@ static void train(struct golden *g, const struct dataset *data, const struct lay
                                                   .step = (uint64_t)step,
                                                   .grad_scale = 1.0 / (double)b.step_trained};
         if (c->moves && step % 2) begin_in_vain(g, &b, &step_options);
-        must(session_adopt(&g->session, &layout, &e), &e);
         must(optimizer_zero_grad(o, &e), &e);
         for (int64_t micro = 0; micro < b.micro_count; micro++) {
             batcher_micro(&b, micro, &batch);
@@ -167,7 +168,7 @@ static void compare_books(const struct subject *s, const struct dataset *data,
     double losses[STEPS];
     for (int device = 0; device < 2; device++) {
         struct golden g;
-        open_case(&g, s, device ? GOLDEN_HERE : GOLDEN_HERE_PLANNED, c->tails);
+        open_case(&g, s, device ? GOLDEN_HERE : GOLDEN_HERE_PLANNED, c);
         train(&g, data, c, losses);
         arena_get_stats(g.session.arena, &stats[device]);
         golden_close(&g);
@@ -275,7 +276,7 @@ static void compare_layouts(const struct subject *s) {
         const struct layout_case *const c = &CASES[i];
         struct golden g;
         double losses[STEPS];
-        open_case(&g, s, GOLDEN_HERE, c->tails);
+        open_case(&g, s, GOLDEN_HERE, c);
         train(&g, &data, c, losses);
         golden_close(&g);
         if (i == 0) memcpy(reference, losses, sizeof reference);
@@ -299,7 +300,7 @@ static void compare_bits(const struct subject *s, const struct layout_case *here
     make_dataset(&data);
     for (int away = 0; away < 2; away++) {
         struct golden g;
-        open_case(&g, s, "cpu", here->tails);
+        open_case(&g, s, "cpu", away ? there : here);
         train(&g, &data, away ? there : here, losses[away]);
         assert_true((g.session.space.host_bytes > 0) == away);
         golden_close(&g);
