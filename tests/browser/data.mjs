@@ -15,6 +15,7 @@ import {
     example,
     launchBrowser,
     until,
+    watchFaults,
 } from "./support.mjs";
 import { contrastFaults, namelessControls, sidewaysScroll } from "./support_page.mjs";
 import { CUT, HOSTILE, everyProblem, hostileRow, rowsByProblem } from "../api/support_rows.mjs";
@@ -38,9 +39,7 @@ const appliance = await createAppliance(["--models", models]);
 const browser = await launchBrowser();
 const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
 page.setDefaultTimeout(WAIT_MS);
-const faults = [];
-page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
-page.on("console", (message) => message.type() === "error" && faults.push(message.text()));
+const faults = watchFaults(page);
 page.on("dialog", (dialog) => {
     faults.push(`a script from data ran: ${dialog.message()}`);
     dialog.dismiss();

@@ -6,7 +6,7 @@
 // cannot be in are appended to the event file of the living run (support_run.mjs).
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
-import { browserPath, createAppliance, createChecks, launchBrowser, until } from "./support.mjs";
+import { browserPath, createAppliance, createChecks, launchBrowser, until, watchFaults } from "./support.mjs";
 import { contrastFaults, namelessControls, sidewaysScroll } from "./support_page.mjs";
 import { getJob, JOBS, startJob, teller, uploadExample } from "./support_run.mjs";
 
@@ -25,13 +25,7 @@ const appliance = await createAppliance();
 const browser = await launchBrowser();
 const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
 page.setDefaultTimeout(WAIT_MS);
-const faults = [];
-page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
-page.on("console", (message) => {
-    if (message.type() === "error" && !/status of 4\d\d/.test(message.text())) {
-        faults.push(message.text());
-    }
-});
+const faults = watchFaults(page, (text) => /status of 4\d\d/.test(text));
 
 const file = await uploadExample(appliance.url, "first-mate.jsonl");
 const start = (spec, held) => startJob(appliance.url, { model: MODEL, file, held, spec });

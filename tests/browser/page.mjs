@@ -7,7 +7,7 @@ import assert from "node:assert/strict";
 import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import path from "node:path";
-import { browserPath, createAppliance, createChecks, example, launchBrowser, until } from "./support.mjs";
+import { browserPath, createAppliance, createChecks, example, launchBrowser, until, watchFaults } from "./support.mjs";
 import { contrastFaults, dropFile, namelessControls, sidewaysScroll } from "./support_page.mjs";
 
 const WAIT_MS = 20_000;
@@ -26,16 +26,8 @@ const browser = await launchBrowser();
 const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, acceptDownloads: true });
 context.setDefaultTimeout(WAIT_MS);
 const page = await context.newPage();
-const faults = [];
 let serverIsDown = false; // while it is, failed requests are what the test wants
-
-page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
-page.on("console", (message) => {
-    const expected = serverIsDown || /status of 400|status of 404/.test(message.text());
-    if (message.type() === "error" && !expected) {
-        faults.push(message.text());
-    }
-});
+const faults = watchFaults(page, (text) => serverIsDown || /status of 400|status of 404/.test(text));
 page.on("dialog", (dialog) => {
     faults.push(`a script from data ran: ${dialog.message()}`);
     dialog.dismiss();

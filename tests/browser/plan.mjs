@@ -4,7 +4,7 @@
 // remedy over into the form. Method: the real server and engine; every number on the page is compared with what
 // POST /v1/plan answers to the same request.
 import assert from "node:assert/strict";
-import { browserPath, createAppliance, createChecks, launchBrowser, until } from "./support.mjs";
+import { browserPath, createAppliance, createChecks, launchBrowser, until, watchFaults } from "./support.mjs";
 import { contrastFaults, namelessControls, sidewaysScroll } from "./support_page.mjs";
 import { uploadExample } from "./support_run.mjs";
 
@@ -21,13 +21,7 @@ const appliance = await createAppliance();
 const browser = await launchBrowser();
 const page = await browser.newPage({ viewport: { width: 1280, height: 900 } });
 page.setDefaultTimeout(WAIT_MS);
-const faults = [];
-page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
-page.on("console", (message) => {
-    if (message.type() === "error" && !/status of 400/.test(message.text())) {
-        faults.push(message.text());
-    }
-});
+const faults = watchFaults(page, (text) => /status of 400/.test(text));
 const asked = []; // what the page sent to be planned, oldest first
 page.on("request", (request) => request.url().endsWith("/v1/plan") && asked.push(request.postDataJSON()));
 

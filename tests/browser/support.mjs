@@ -76,6 +76,18 @@ export function launchBrowser() {
     });
 }
 
+// What goes wrong in a page from here on: uncaught errors, and error messages that the test does not expect.
+export function watchFaults(page, isExpected = () => false) {
+    const faults = [];
+    page.on("pageerror", (error) => faults.push(`uncaught: ${error.message}`));
+    page.on("console", (message) => {
+        if (message.type() === "error" && !isExpected(message.text())) {
+            faults.push(message.text());
+        }
+    });
+    return faults;
+}
+
 export async function until(what, limitMs, probe) {
     const end = Date.now() + limitMs;
     for (;;) {
