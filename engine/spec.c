@@ -192,10 +192,38 @@ static const struct spec_key KEYS[] = {
     KEY_INT(
         "parallel.ranks", parallel.ranks, "1", 1, 4096,
         "Processes that train together, each with a copy of the model and a part of every batch; "
-        "a batch is per_device_train_batch_size x gradient_accumulation_steps x this."),
+        "a batch is per_device_train_batch_size x gradient_accumulation_steps x this (divided by "
+        "the tensor and pipeline degrees, whose ranks share a row)."),
     KEY_INT("parallel.zero_stage", parallel.zero_stage, "0", 0, 3,
             "What the ranks divide among them instead of each holding all of it: nothing (0), "
             "AdamW's states (1), gradients too (2), frozen weights too (3)."),
+    KEY_INT("parallel.tensor_parallel_degree", parallel.tensor_parallel_degree, "1", 1, 4096,
+            "Ranks that share every layer's matrices and attention heads: memory and work of a "
+            "layer are divided by it, at the price of four exchanges a layer. Best within one "
+            "machine."),
+    KEY_INT("parallel.pipeline_parallel_degree", parallel.pipeline_parallel_degree, "1", 1, 4096,
+            "Stages that the layers are divided into: micro-batches wander from stage to stage. "
+            "Wants many micro-batches a step (gradient_accumulation_steps)."),
+    KEY_TEXT("parallel.pipeline_parallel_schedule", SPEC_CHOICE,
+             parallel.pipeline_parallel_schedule, "\"1f1b\"", "1f1b|gpipe",
+             "Order of a pipeline's work: 1f1b keeps as many micro-batches in memory as there are "
+             "stages, gpipe all of a step."),
+    KEY_INT("parallel.data_parallel_shard_degree", parallel.data_parallel_shard_degree, "0", 0,
+            4096,
+            "With parallel.zero_stage: ranks that divide one copy among them; copies are then "
+            "kept alike (hybrid sharding). 0: all ranks that train different rows."),
+    KEY_BOOL("parallel.reshard_after_forward", parallel.reshard_after_forward, "true",
+             "With parallel.zero_stage 3: let go of a layer's weights after forward and gather "
+             "them again for backward. false keeps them: less traffic, more memory."),
+    KEY_TEXT("parallel.reduce_dtype", SPEC_CHOICE, parallel.reduce_dtype, "\"float32\"",
+             "float32|bfloat16",
+             "In what gradients travel and are summed between GPUs; bfloat16 halves the traffic."),
+    KEY_TEXT("parallel.launcher", SPEC_CHOICE, parallel.launcher, "\"local\"", "local|mpi|slurm",
+             "What starts the ranks: this machine alone (local), mpirun on the hosts of "
+             "parallel.hostfile (mpi), or srun (slurm)."),
+    KEY_TEXT("parallel.hostfile", SPEC_STRING, parallel.hostfile, "null", NULL,
+             "With parallel.launcher mpi: mpirun's file of hosts. All of them must see the run "
+             "directory under the same path."),
     KEY_FLOAT("parallel.silence_s", parallel.silence_s, "8", 0.5, 3600,
               "Seconds without a sign of life after which a rank counts as lost; the run then "
               "continues from its last checkpoint."),
@@ -488,6 +516,11 @@ enum status spec_load(struct spec *spec, const char *path, struct err *e) {
 int64_t spec_train_rows(const struct spec *spec) {
     const int64_t rows = spec->per_device_train_batch_size;
     return rows == SPEC_AUTO ? 1 : rows;
+}
+
+int64_t spec_data_world(const struct spec *spec) {
+    return spec->parallel.ranks /
+           (spec->parallel.tensor_parallel_degree * spec->parallel.pipeline_parallel_degree);
 }
 
 int64_t spec_step_rows(const struct spec *spec) {

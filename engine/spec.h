@@ -88,6 +88,13 @@ struct spec {
     int64_t sample_max_tokens;
     struct {
         int64_t ranks, zero_stage;
+        int64_t tensor_parallel_degree, pipeline_parallel_degree;
+        int64_t data_parallel_shard_degree; /* 0: all that train different rows */
+        char *pipeline_parallel_schedule;   /* 1f1b | gpipe */
+        bool reshard_after_forward;
+        char *reduce_dtype; /* float32 | bfloat16 */
+        char *launcher;     /* local | mpi | slurm */
+        char *hostfile;
         double silence_s, patience_s;
     } parallel;
     struct {
@@ -104,6 +111,9 @@ enum { SPEC_AUTO = 0 };
 /* Rows of a micro-batch as far as they are known, 1 for "auto"; and of a step on one device. */
 int64_t spec_train_rows(const struct spec *spec);
 int64_t spec_step_rows(const struct spec *spec);
+
+/* Ranks that train different rows: all but those that share a row's work. */
+int64_t spec_data_world(const struct spec *spec);
 
 /* One key of the spec. `path` uses a dot for nested objects ("data.max_length"). */
 struct spec_key {

@@ -29,8 +29,44 @@ void spec_device_of(const struct spec *spec, int64_t local_rank, char name[SPEC_
         if (!(condition)) return err_set_param(e, STATUS_INVALID, (path), __VA_ARGS__);            \
     } while (0)
 
+/* The largest divisor of n that is at most k. */
+static int64_t divisor_below(int64_t n, int64_t k) {
+    while (k > 1 && n % k != 0) {
+        k--;
+    }
+    return k;
+}
+
+static enum status check_mesh(const struct spec *s, struct err *e) {
+    const int64_t tensor = s->parallel.tensor_parallel_degree,
+                  pipeline = s->parallel.pipeline_parallel_degree, ranks = s->parallel.ranks,
+                  shard = s->parallel.data_parallel_shard_degree;
+    CHECK(
+        ranks % tensor == 0, "parallel.tensor_parallel_degree",
+        "parallel.tensor_parallel_degree %lld does not divide parallel.ranks %lld; the nearest is "
+        "%lld",
+        (long long)tensor, (long long)ranks, (long long)divisor_below(ranks, tensor));
+    CHECK(ranks / tensor % pipeline == 0, "parallel.pipeline_parallel_degree",
+          "parallel.pipeline_parallel_degree %lld does not divide the %lld ranks that "
+          "parallel.tensor_parallel_degree leaves; the nearest is %lld",
+          (long long)pipeline, (long long)(ranks / tensor),
+          (long long)divisor_below(ranks / tensor, pipeline));
+    CHECK(shard == 0 || spec_data_world(s) % shard == 0, "parallel.data_parallel_shard_degree",
+          "parallel.data_parallel_shard_degree %lld does not divide the %lld ranks that train "
+          "different rows; the nearest is %lld",
+          (long long)shard, (long long)spec_data_world(s),
+          (long long)divisor_below(spec_data_world(s), shard));
+    CHECK(shard == 0 || s->parallel.zero_stage > 0, "parallel.data_parallel_shard_degree",
+          "parallel.data_parallel_shard_degree is %lld and parallel.zero_stage is 0, which divides "
+          "nothing: set parallel.zero_stage to 1, 2 or 3",
+          (long long)shard);
+    return STATUS_OK;
+}
+
+/* What the keys promise and this version does not have yet. */
 static enum status check_parallel(const struct spec *s, struct err *e) {
     const bool plain_lora = strcmp(s->finetuning_type, "lora") == 0 && !s->use_dora;
+    TRY(check_mesh(s, e));
     CHECK(s->parallel.zero_stage < 3 || plain_lora, "parallel.zero_stage",
           "parallel.zero_stage 3 divides frozen weights: it needs finetuning_type lora without "
           "use_dora in this version; the nearest is 2");
@@ -38,6 +74,18 @@ static enum status check_parallel(const struct spec *s, struct err *e) {
           "parallel.zero_stage is %lld: on a GPU this version has the stages 0 and 1; device is "
           "%.80s",
           (long long)s->parallel.zero_stage, s->device);
+    CHECK(s->parallel.data_parallel_shard_degree == 0, "parallel.data_parallel_shard_degree",
+          "parallel.data_parallel_shard_degree is not in this version; the nearest is 0");
+    CHECK(s->parallel.tensor_parallel_degree == 1, "parallel.tensor_parallel_degree",
+          "parallel.tensor_parallel_degree above 1 is not in this version");
+    CHECK(s->parallel.pipeline_parallel_degree == 1, "parallel.pipeline_parallel_degree",
+          "parallel.pipeline_parallel_degree above 1 is not in this version");
+    CHECK(s->parallel.reshard_after_forward, "parallel.reshard_after_forward",
+          "parallel.reshard_after_forward false is not in this version");
+    CHECK(strcmp(s->parallel.reduce_dtype, "float32") == 0, "parallel.reduce_dtype",
+          "parallel.reduce_dtype bfloat16 is not in this version");
+    CHECK(strcmp(s->parallel.launcher, "local") == 0 && !s->parallel.hostfile, "parallel.launcher",
+          "parallel.launcher %s is not in this version", s->parallel.launcher);
     return STATUS_OK;
 }
 

@@ -12,11 +12,17 @@ enum status cuda_peers_new_key(struct device *device, char key[PEERS_KEY_BYTES],
 enum status cuda_peers_open(struct device_peers **out, struct device *device,
                             const struct peers_place *place, int64_t *bytes, struct err *e);
 void cuda_peers_close(struct device_peers *peers, bool in_order);
-enum status cuda_peers_sum(struct device_peers *peers, float *data, int64_t count, struct err *e);
-enum status cuda_peers_sum_pieces(struct device_peers *peers, float *data,
+enum status cuda_peers_sum(struct device_peers *peers, const struct peers_data *data, int64_t count,
+                           struct err *e);
+enum status cuda_peers_sum_pieces(struct device_peers *peers, const struct peers_data *data,
                                   const struct peers_piece *pieces, struct err *e);
-enum status cuda_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
+enum status cuda_peers_share_pieces(struct device_peers *peers, const struct peers_data *data,
                                     const struct peers_piece *pieces, struct err *e);
+enum status cuda_peers_exchange(struct device_peers *peers, const struct peers_message *messages,
+                                int64_t count, struct err *e);
+enum status cuda_peers_aside(struct device_peers *peers, struct err *e);
+enum status cuda_peers_aside_end(struct device_peers *peers, int64_t *ticket, struct err *e);
+enum status cuda_peers_wait(struct device_peers *peers, int64_t ticket, struct err *e);
 enum status cuda_peers_check(struct device_peers *peers, struct err *e);
 
 #endif

@@ -51,60 +51,66 @@ enum status device_peers_open(struct device_peers **out, struct device *device,
 #endif
 }
 
+/* Asks the cards, or asserts that there are none: none could be opened. */
 #if PLIMSOLL_HAS_CUDA
-void device_peers_close(struct device_peers *peers, bool in_order) {
-    if (peers) cuda_peers_close(peers, in_order);
-}
-
-enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count,
-                             struct err *e) {
-    return count > 0 ? cuda_peers_sum(peers, data, count, e) : STATUS_OK;
-}
-
-enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
-                                    const struct peers_piece *pieces, struct err *e) {
-    return cuda_peers_sum_pieces(peers, data, pieces, e);
-}
-
-enum status device_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
-                                      const struct peers_piece *pieces, struct err *e) {
-    return cuda_peers_share_pieces(peers, data, element_bytes, pieces, e);
-}
-
-enum status device_peers_check(struct device_peers *peers, struct err *e) {
-    return cuda_peers_check(peers, e);
-}
+#define ASK(call) (call)
 #else
+#define ASK(call) (nobody(peers))
 static enum status nobody(const struct device_peers *peers) {
-    ASSERT(!peers); /* none could be opened */
+    ASSERT(!peers);
     return STATUS_OK;
 }
+#endif
 
 void device_peers_close(struct device_peers *peers, bool in_order) {
     (void)in_order;
+#if PLIMSOLL_HAS_CUDA
+    if (peers) cuda_peers_close(peers, in_order);
+#else
     (void)nobody(peers);
+#endif
 }
 
-enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count,
-                             struct err *e) {
-    (void)data, (void)count, (void)e;
-    return nobody(peers);
+enum status device_peers_sum(struct device_peers *peers, const struct peers_data *data,
+                             int64_t count, struct err *e) {
+    (void)data, (void)e;
+    return count > 0 ? ASK(cuda_peers_sum(peers, data, count, e)) : STATUS_OK;
 }
 
-enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
+enum status device_peers_sum_pieces(struct device_peers *peers, const struct peers_data *data,
                                     const struct peers_piece *pieces, struct err *e) {
     (void)data, (void)pieces, (void)e;
-    return nobody(peers);
+    return ASK(cuda_peers_sum_pieces(peers, data, pieces, e));
 }
 
-enum status device_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
+enum status device_peers_share_pieces(struct device_peers *peers, const struct peers_data *data,
                                       const struct peers_piece *pieces, struct err *e) {
-    (void)data, (void)element_bytes, (void)pieces, (void)e;
-    return nobody(peers);
+    (void)data, (void)pieces, (void)e;
+    return ASK(cuda_peers_share_pieces(peers, data, pieces, e));
+}
+
+enum status device_peers_exchange(struct device_peers *peers, const struct peers_message *messages,
+                                  int64_t count, struct err *e) {
+    (void)messages, (void)count, (void)e;
+    return ASK(cuda_peers_exchange(peers, messages, count, e));
+}
+
+enum status device_peers_aside(struct device_peers *peers, struct err *e) {
+    (void)e;
+    return ASK(cuda_peers_aside(peers, e));
+}
+
+enum status device_peers_aside_end(struct device_peers *peers, int64_t *ticket, struct err *e) {
+    (void)ticket, (void)e;
+    return ASK(cuda_peers_aside_end(peers, ticket, e));
+}
+
+enum status device_peers_wait(struct device_peers *peers, int64_t ticket, struct err *e) {
+    (void)ticket, (void)e;
+    return ASK(cuda_peers_wait(peers, ticket, e));
 }
 
 enum status device_peers_check(struct device_peers *peers, struct err *e) {
     (void)e;
-    return nobody(peers);
+    return ASK(cuda_peers_check(peers, e));
 }
-#endif

@@ -38,14 +38,37 @@ void device_peers_close(struct device_peers *peers, bool in_order);
 struct peers_piece {
     int64_t first, count;
 };
-/* data = sum over ranks, f32, the same bits on all. */
-enum status device_peers_sum(struct device_peers *peers, float *data, int64_t count, struct err *e);
-/* data[pieces[rank]] = sum over ranks, f32; pieces [world]. What is outside is left alone. */
-enum status device_peers_sum_pieces(struct device_peers *peers, float *data,
+/* Numbers of device memory: f32, bf16 or f16 where they are summed, any where they only travel. */
+struct peers_data {
+    void *data;
+    enum dtype dtype;
+};
+/* data = sum over ranks, the same bits on all. */
+enum status device_peers_sum(struct device_peers *peers, const struct peers_data *data,
+                             int64_t count, struct err *e);
+/* data[pieces[rank]] = sum over ranks; pieces [world]. What is outside is left alone. */
+enum status device_peers_sum_pieces(struct device_peers *peers, const struct peers_data *data,
                                     const struct peers_piece *pieces, struct err *e);
-/* Every rank's own piece to all; elements of element_bytes. */
-enum status device_peers_share_pieces(struct device_peers *peers, void *data, int64_t element_bytes,
+/* Every rank's own piece to all. */
+enum status device_peers_share_pieces(struct device_peers *peers, const struct peers_data *data,
                                       const struct peers_piece *pieces, struct err *e);
+/* Bytes to, or from, a rank of the group; all of them side by side. */
+struct peers_message {
+    int64_t peer;
+    void *data;
+    int64_t bytes;
+    bool sends;
+};
+enum status device_peers_exchange(struct device_peers *peers, const struct peers_message *messages,
+                                  int64_t count, struct err *e);
+
+/* What is asked of the group from here to aside_end comes after everything that was asked of the
+ * device before, and runs on a stream of the group's own; *ticket is for the wait, which lets
+ * everything asked of the device afterwards come after it. The host never waits. */
+enum status device_peers_aside(struct device_peers *peers, struct err *e);
+enum status device_peers_aside_end(struct device_peers *peers, int64_t *ticket, struct err *e);
+enum status device_peers_wait(struct device_peers *peers, int64_t ticket, struct err *e);
+
 /* An error that came up since the last call, without waiting. */
 enum status device_peers_check(struct device_peers *peers, struct err *e);
 

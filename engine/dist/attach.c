@@ -3,6 +3,8 @@
  * All ranks decide alike, because all look at the same records: GPUs that are all different and
  * have NCCL exchange by themselves; everything else goes through MPI, for GPUs by way of the host.
  * So several ranks may share a card, which NCCL refuses. */
+#include "engine/dist/attach.h"
+
 #include <string.h>
 
 #include "base/mem.h"
@@ -47,8 +49,7 @@ static enum status open_peers(struct comm *c, struct device *device, struct err 
     return status;
 }
 
-/* What a rank finds out alone is told to all before anybody goes on. */
-static enum status agree(struct comm *c, enum status mine, struct err *e) {
+enum status comm_agree(struct comm *c, enum status mine, struct err *e) {
     struct err *const all = mem_new((size_t)c->world, sizeof *all);
     struct err here = {0};
     if (mine != STATUS_OK) here = *e;
@@ -74,10 +75,10 @@ enum status comm_attach(struct comm *c, struct device *device, struct err *e) {
     const bool peers = status == STATUS_OK && can_be_peers(c, cards, &why);
     mem_free(cards);
     TRY(status);
-    if (peers) return agree(c, open_peers(c, device, e), e);
+    if (peers) return comm_agree(c, open_peers(c, device, e), e);
     status = c->mover ? STATUS_OK : c->no_mover.status;
     if (status != STATUS_OK) *e = c->no_mover;
     if (status != STATUS_OK && device->kind == DEVICE_CUDA)
         err_set(e, STATUS_UNSUPPORTED, "%s; and %.300s", why.text, c->no_mover.text);
-    return agree(c, status, e);
+    return comm_agree(c, status, e);
 }

@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/half.h"
 #include "base/mem.h"
+#include "engine/dist/attach.h"
 #include "engine/dist/mirror.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
@@ -32,147 +34,192 @@ struct comm_piece comm_piece_of(int64_t count, int64_t pitch, int64_t rank, int6
 }
 
 /* Elements of one piece that travel at a time. */
-static int64_t round_of(int64_t count, int64_t world) {
-    return min_i64(comm_piece_of(count, COMM_PITCH, 0, world).count, ROUND_ELEMENTS / world);
+static int64_t round_of(int64_t count, int64_t pitch, int64_t world) {
+    return min_i64(comm_piece_of(count, pitch, 0, world).count, ROUND_ELEMENTS / world);
 }
 
-static int64_t host_scratch_bytes(int64_t count, int64_t world) {
-    return world > 1 ? world * round_of(count, world) * (int64_t)sizeof(float) : 0;
+static int64_t host_scratch_bytes(int64_t count, int64_t pitch, int64_t world) {
+    return world > 1 ? world * round_of(count, pitch, world) * (int64_t)sizeof(float) : 0;
 }
 
 int64_t comm_scratch_bytes(enum device_kind kind, int64_t count, int64_t world) {
-    return kind == DEVICE_CPU ? host_scratch_bytes(count, world) : 0;
+    return kind == DEVICE_CPU ? host_scratch_bytes(count, COMM_PITCH, world) : 0;
 }
 
-/* The pieces of all ranks. Caller frees. */
-static struct peers_piece *all_pieces(const struct comm *c, int64_t count) {
-    struct peers_piece *const pieces = mem_new((size_t)c->world, sizeof *pieces);
-    for (int64_t rank = 0; rank < c->world; rank++) {
-        const struct comm_piece piece = comm_piece_of(count, COMM_PITCH, rank, c->world);
+static int64_t pitch_of(const struct comm_buffer *b) {
+    return b->pitch > 0 ? b->pitch : COMM_PITCH;
+}
+
+static struct comm_piece piece_of(const struct comm_buffer *b, int64_t rank, int64_t world) {
+    return comm_piece_of(b->count, pitch_of(b), rank, world);
+}
+
+static char *element(const struct comm_buffer *b, int64_t index) {
+    return (char *)b->data + index * dtype_bytes(b->dtype);
+}
+
+static int64_t bytes_of(const struct comm_buffer *b) {
+    return b->count * dtype_bytes(b->dtype);
+}
+
+/* The pieces of all members. Caller frees. */
+static struct peers_piece *all_pieces(const struct comm_group *g, const struct comm_buffer *b) {
+    struct peers_piece *const pieces = mem_new((size_t)g->world, sizeof *pieces);
+    for (int64_t rank = 0; rank < g->world; rank++) {
+        const struct comm_piece piece = piece_of(b, rank, g->world);
         pieces[rank] = (struct peers_piece){piece.first, piece.count};
     }
     return pieces;
 }
 
-/* The part of rank's piece that travels in the round that begins at `offset` of each piece. */
-static struct comm_piece part_of(int64_t count, int64_t rank, int64_t world, int64_t offset) {
-    const struct comm_piece piece = comm_piece_of(count, COMM_PITCH, rank, world);
-    const int64_t most = round_of(count, world), left = piece.count - offset;
+/* The part of a member's piece that travels in the round that begins at `offset` of each piece. */
+static struct comm_piece part_of(const struct comm_buffer *b, int64_t rank, int64_t world,
+                                 int64_t offset) {
+    const struct comm_piece piece = piece_of(b, rank, world);
+    const int64_t most = round_of(b->count, pitch_of(b), world), left = piece.count - offset;
     if (left <= 0) return (struct comm_piece){.first = piece.first + piece.count};
     return (struct comm_piece){.first = piece.first + offset, .count = min_i64(left, most)};
 }
 
-/* Adds in the order of ranks; the own share lies in data itself until it is its turn. */
-static void add_round(const struct comm *c, const float *shares, int64_t pitch, float *data,
-                      int64_t count) {
-#pragma omp parallel for schedule(static) if (count > 65536)
-    for (int64_t i = 0; i < count; i++) {
-        float sum = c->rank == 0 ? data[i] : shares[i];
-        for (int64_t rank = 1; rank < c->world; rank++) {
-            sum += rank == c->rank ? data[i] : shares[rank * pitch + i];
-        }
-        data[i] = sum;
+static float wide(const void *data, enum dtype dtype, int64_t i) {
+    if (dtype == DTYPE_F32) return ((const float *)data)[i];
+    const uint16_t bits = ((const uint16_t *)data)[i];
+    return dtype == DTYPE_BF16 ? f32_from_bf16(bits) : f32_from_f16(bits);
+}
+
+static void put(void *data, enum dtype dtype, int64_t i, float value) {
+    if (dtype == DTYPE_F32) {
+        ((float *)data)[i] = value;
+    } else {
+        ((uint16_t *)data)[i] = dtype == DTYPE_BF16 ? bf16_from_f32(value) : f16_from_f32(value);
     }
 }
 
-static enum status reduce_round(struct comm *c, const struct comm_scratch *scratch, float *data,
-                                int64_t count, int64_t offset, struct err *e) {
-    struct mpi_message *const messages = mem_new((size_t)c->world * 2, sizeof *messages);
-    const int64_t pitch = round_of(count, c->world);
-    const struct comm_piece mine = part_of(count, c->rank, c->world, offset);
-    float *const shares = scratch->data;
-    int64_t used = 0;
-    for (int64_t step = 1; step < c->world; step++) {
-        const int64_t peer = (c->rank + step) % c->world;
-        const struct comm_piece theirs = part_of(count, peer, c->world, offset);
-        messages[used++] = (struct mpi_message){
-            .peer = peer, .data = shares + peer * pitch, .bytes = mine.count * 4};
-        messages[used++] = (struct mpi_message){
-            .peer = peer, .data = data + theirs.first, .bytes = theirs.count * 4, .sends = true};
+/* Adds in the order of members; the own share lies in `own` itself until it is its turn. `pitch`
+ * elements lie between the shares. */
+static void add_round(const struct comm_group *g, const void *shares, int64_t pitch,
+                      const struct comm_buffer *own) {
+    const enum dtype dtype = own->dtype;
+#pragma omp parallel for schedule(static) if (own->count > 65536)
+    for (int64_t i = 0; i < own->count; i++) {
+        float sum = g->rank == 0 ? wide(own->data, dtype, i) : wide(shares, dtype, i);
+        for (int64_t rank = 1; rank < g->world; rank++) {
+            sum +=
+                rank == g->rank ? wide(own->data, dtype, i) : wide(shares, dtype, rank * pitch + i);
+        }
+        put(own->data, dtype, i, sum);
     }
-    const enum status status = mover_exchange(c, messages, used, e);
+}
+
+static enum status reduce_round(struct comm_group *g, const struct comm_scratch *scratch,
+                                const struct comm_buffer *b, int64_t offset, struct err *e) {
+    struct mpi_message *const messages = mem_new((size_t)g->world * 2, sizeof *messages);
+    const int64_t pitch = round_of(b->count, pitch_of(b), g->world), size = dtype_bytes(b->dtype);
+    const struct comm_piece mine = part_of(b, g->rank, g->world, offset);
+    char *const shares = scratch->data;
+    int64_t used = 0;
+    for (int64_t step = 1; step < g->world; step++) {
+        const int64_t peer = (g->rank + step) % g->world;
+        const struct comm_piece theirs = part_of(b, peer, g->world, offset);
+        messages[used++] = (struct mpi_message){.peer = comm_group_member(g, peer),
+                                                .data = shares + peer * pitch * size,
+                                                .bytes = mine.count * size};
+        messages[used++] = (struct mpi_message){.peer = comm_group_member(g, peer),
+                                                .data = element(b, theirs.first),
+                                                .bytes = theirs.count * size,
+                                                .sends = true};
+    }
+    const enum status status = mover_exchange(g->comm, messages, used, e);
     mem_free(messages);
-    if (status == STATUS_OK) add_round(c, shares, pitch, data + mine.first, mine.count);
+    const struct comm_buffer own = {element(b, mine.first), b->dtype, mine.count, 0};
+    if (status == STATUS_OK) add_round(g, shares, pitch, &own);
     return status;
 }
 
 /* What the trainer does, for reports on this rank and on others; NULL: it computes. */
-static void enter(struct comm *c, const char *name) {
+static void enter(const struct comm_group *g, const char *name) {
+    const struct comm *const c = g->comm;
     char text[160];
+    if (!c->wire) return;
     snprintf(text, sizeof text, "%s%s%s", name ? name : "while the others computed",
              c->doing[0] ? " for " : "", c->doing);
     wire_doing(c->wire, text);
 }
 
-static enum status sum_on_host(struct comm *c, const struct comm_scratch *scratch, float *data,
-                               int64_t count, struct err *e) {
-    ASSERT(scratch->bytes >= host_scratch_bytes(count, c->world));
-    const int64_t each = comm_piece_of(count, COMM_PITCH, 0, c->world).count;
-    const int64_t round = round_of(count, c->world);
+static enum status sum_on_host(struct comm_group *g, const struct comm_scratch *scratch,
+                               const struct comm_buffer *b, struct err *e) {
+    ASSERT(scratch->bytes >= host_scratch_bytes(b->count, pitch_of(b), g->world));
+    const int64_t each = piece_of(b, 0, g->world).count;
+    const int64_t round = round_of(b->count, pitch_of(b), g->world);
     enum status status = STATUS_OK;
     for (int64_t offset = 0; status == STATUS_OK && offset < each; offset += round) {
-        status = reduce_round(c, scratch, data, count, offset, e);
+        status = reduce_round(g, scratch, b, offset, e);
     }
     return status;
 }
 
-static enum status sum_in_mirror(struct comm *c, struct device *device, float *data, int64_t count,
-                                 struct err *e) {
+static enum status sum_in_mirror(struct comm_group *g, struct device *device,
+                                 const struct comm_buffer *b, struct err *e) {
     struct mirror m;
-    enum status status = mirror_open(&m, device, data, count * (int64_t)sizeof *data, e);
-    mirror_add_scratch(&m, host_scratch_bytes(count, c->world));
-    if (status == STATUS_OK) status = sum_on_host(c, &m.scratch, m.host, count, e);
+    enum status status = mirror_open(&m, device, b->data, bytes_of(b), e);
+    mirror_add_scratch(&m, host_scratch_bytes(b->count, pitch_of(b), g->world));
+    const struct comm_buffer here = {m.host, b->dtype, b->count, b->pitch};
+    if (status == STATUS_OK) status = sum_on_host(g, &m.scratch, &here, e);
     return mirror_close(&m, status, e);
 }
 
-static enum status sum_of_peers(struct comm *c, float *data, int64_t count, struct err *e) {
-    struct peers_piece *const pieces = all_pieces(c, count);
-    const enum status status = device_peers_sum_pieces(c->peers, data, pieces, e);
+static enum status sum_of_peers(struct comm_group *g, const struct comm_buffer *b, struct err *e) {
+    struct peers_piece *const pieces = all_pieces(g, b);
+    const struct peers_data data = {b->data, b->dtype};
+    const enum status status = device_peers_sum_pieces(g->peers, &data, pieces, e);
     mem_free(pieces);
     return status;
 }
 
-static bool moves(const struct comm *c) {
-    return c->mover || c->peers;
+/* Whether anything has to travel at all. */
+static bool moves(const struct comm_group *g, int64_t count) {
+    return g->world > 1 && count > 0 && g->comm->wire;
 }
 
-enum status comm_reduce_scatter(struct comm *c, struct device *device,
-                                const struct comm_scratch *scratch, float *data, int64_t count,
+enum status comm_reduce_scatter(struct comm_group *g, struct device *device,
+                                const struct comm_scratch *scratch, const struct comm_buffer *b,
                                 struct err *e) {
-    if (!moves(c)) return STATUS_OK;
-    enter(c, "while the others summed gradients");
-    const enum status status = c->peers ? sum_of_peers(c, data, count, e)
-                               : device->kind != DEVICE_CPU
-                                   ? sum_in_mirror(c, device, data, count, e)
-                                   : sum_on_host(c, scratch, data, count, e);
-    enter(c, NULL);
+    comm_count(g, TRAFFIC_REDUCE_SCATTER, bytes_of(b));
+    if (!moves(g, b->count)) return STATUS_OK;
+    enter(g, "while the others summed");
+    const enum status status = g->peers                     ? sum_of_peers(g, b, e)
+                               : device->kind != DEVICE_CPU ? sum_in_mirror(g, device, b, e)
+                                                            : sum_on_host(g, scratch, b, e);
+    enter(g, NULL);
     return status;
 }
 
 /* One owner's part, at most a round of it. */
-static enum status reduce_part(struct comm *c, const struct comm_scratch *scratch, int64_t owner,
-                               const struct comm_owned *owned, const struct comm_slice *part,
-                               struct err *e) {
-    struct mpi_message *const messages = mem_new((size_t)c->world, sizeof *messages);
-    const int64_t pitch = round_of(owned->count, c->world), bytes = part->count * 4;
+static enum status reduce_part(struct comm_group *g, const struct comm_scratch *scratch,
+                               int64_t owner, const struct comm_owned *owned,
+                               const struct comm_slice *part, struct err *e) {
+    struct mpi_message *const messages = mem_new((size_t)g->world, sizeof *messages);
+    const int64_t pitch = round_of(owned->count, COMM_PITCH, g->world), bytes = part->count * 4;
     float *const shares = scratch->data;
     int64_t used = 0;
-    for (int64_t rank = 0; owner == c->rank && rank < c->world; rank++) {
+    for (int64_t rank = 0; owner == g->rank && rank < g->world; rank++) {
         if (rank == owner) continue;
-        messages[used++] =
-            (struct mpi_message){.peer = rank, .data = shares + rank * pitch, .bytes = bytes};
-    }
-    if (owner != c->rank)
         messages[used++] = (struct mpi_message){
-            .peer = owner, .data = (void *)(uintptr_t)part->from, .bytes = bytes, .sends = true};
-    const enum status status = mover_exchange(c, messages, used, e);
+            .peer = comm_group_member(g, rank), .data = shares + rank * pitch, .bytes = bytes};
+    }
+    if (owner != g->rank)
+        messages[used++] = (struct mpi_message){.peer = comm_group_member(g, owner),
+                                                .data = (void *)(uintptr_t)part->from,
+                                                .bytes = bytes,
+                                                .sends = true};
+    const enum status status = mover_exchange(g->comm, messages, used, e);
     mem_free(messages);
-    if (status != STATUS_OK || owner != c->rank) return status;
+    if (status != STATUS_OK || owner != g->rank) return status;
     float *const mine = shares + owner * pitch;
     memcpy(mine, part->from, (size_t)bytes);
-    add_round(c, shares, pitch, mine, part->count);
+    add_round(g, shares, pitch, &(struct comm_buffer){mine, DTYPE_F32, part->count, 0});
     float *const into =
-        owned->piece + part->first - comm_piece_of(owned->count, COMM_PITCH, owner, c->world).first;
+        owned->piece + part->first - comm_piece_of(owned->count, COMM_PITCH, owner, g->world).first;
 #pragma omp parallel for schedule(static) if (part->count > 65536)
     for (int64_t i = 0; i < part->count; i++) {
         into[i] += mine[i];
@@ -180,110 +227,129 @@ static enum status reduce_part(struct comm *c, const struct comm_scratch *scratc
     return STATUS_OK;
 }
 
-static enum status reduce_slice(struct comm *c, const struct comm_scratch *scratch,
+static enum status reduce_slice(struct comm_group *g, const struct comm_scratch *scratch,
                                 const struct comm_slice *slice, const struct comm_owned *owned,
                                 struct err *e) {
-    const int64_t round = round_of(owned->count, c->world);
+    const int64_t round = round_of(owned->count, COMM_PITCH, g->world);
     int64_t first = slice->first;
     while (first < slice->first + slice->count) {
-        const int64_t owner = first / comm_piece_of(owned->count, COMM_PITCH, 0, c->world).count;
-        const struct comm_piece piece = comm_piece_of(owned->count, COMM_PITCH, owner, c->world);
+        const int64_t owner = first / comm_piece_of(owned->count, COMM_PITCH, 0, g->world).count;
+        const struct comm_piece piece = comm_piece_of(owned->count, COMM_PITCH, owner, g->world);
         const int64_t end = min_i64(slice->first + slice->count, piece.first + piece.count);
         const struct comm_slice part = {slice->from + (first - slice->first), first,
                                         min_i64(end - first, round)};
-        TRY(reduce_part(c, scratch, owner, owned, &part, e));
+        TRY(reduce_part(g, scratch, owner, owned, &part, e));
         first += part.count;
     }
     return STATUS_OK;
 }
 
-enum status comm_reduce_to_owners(struct comm *c, struct device *device,
+enum status comm_reduce_to_owners(struct comm_group *g, struct device *device,
                                   const struct comm_scratch *scratch,
                                   const struct comm_slice *slice, const struct comm_owned *owned,
                                   struct err *e) {
-    if (!c->wire) return STATUS_OK;
+    comm_count(g, TRAFFIC_REDUCE_SCATTER, slice->count * 4);
+    if (!moves(g, slice->count)) return STATUS_OK;
     FAIL_IF(device->kind != DEVICE_CPU, STATUS_UNSUPPORTED,
             "parallel.zero_stage 2 works on the device cpu only in this version, it is %s",
             device->name);
-    ASSERT(scratch->bytes >= host_scratch_bytes(owned->count, c->world));
-    enter(c, "while the others summed gradients");
-    const enum status status = reduce_slice(c, scratch, slice, owned, e);
-    enter(c, NULL);
+    ASSERT(scratch->bytes >= host_scratch_bytes(owned->count, COMM_PITCH, g->world));
+    enter(g, "while the others summed");
+    const enum status status = reduce_slice(g, scratch, slice, owned, e);
+    enter(g, NULL);
     return status;
 }
 
-/* Own piece to all, theirs to here; long pieces in several messages, in order. */
-static int64_t gather_messages(const struct comm *c, char *data, int64_t element_bytes,
-                               int64_t count, struct mpi_message *messages) {
+/* Long messages are cut; between two ranks the parts arrive in order. Returns how many there are;
+ * `out` may be NULL, to count. */
+static int64_t cut_message(const struct mpi_message *whole, struct mpi_message *out) {
     int64_t used = 0;
-    for (int64_t step = 1; step < c->world; step++) {
-        const int64_t peer = (c->rank + step) % c->world;
-        const int64_t ranks[] = {peer, c->rank};
-        for (int sends = 0; sends < 2; sends++) {
-            const struct comm_piece piece =
-                comm_piece_of(count, COMM_PITCH, ranks[sends], c->world);
-            char *at = data + piece.first * element_bytes;
-            int64_t left = piece.count * element_bytes;
-            for (; left > 0; left -= MPI_MESSAGE_MAX, at += MPI_MESSAGE_MAX) {
-                if (messages) {
-                    messages[used] = (struct mpi_message){.peer = peer,
-                                                          .data = at,
-                                                          .bytes = min_i64(left, MPI_MESSAGE_MAX),
-                                                          .sends = sends == 1};
-                }
-                used++;
-            }
+    for (int64_t at = 0; at < whole->bytes; at += MPI_MESSAGE_MAX) {
+        if (out) {
+            out[used] = *whole;
+            out[used].data = (char *)whole->data + at;
+            out[used].bytes = min_i64(whole->bytes - at, MPI_MESSAGE_MAX);
         }
+        used++;
     }
     return used;
 }
 
-static enum status share_on_host(struct comm *c, void *data, int64_t element_bytes, int64_t count,
-                                 struct err *e) {
-    const int64_t needed = gather_messages(c, data, element_bytes, count, NULL);
-    struct mpi_message *const messages = mem_new((size_t)needed, sizeof *messages);
-    gather_messages(c, data, element_bytes, count, messages);
-    const enum status status = mover_exchange(c, messages, needed, e);
+static enum status exchange_on_host(struct comm_group *g, const struct mpi_message *messages,
+                                    int64_t count, struct err *e) {
+    int64_t needed = 0, used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        needed += cut_message(&messages[i], NULL);
+    }
+    struct mpi_message *const parts = mem_new((size_t)needed, sizeof *parts);
+    for (int64_t i = 0; i < count; i++) {
+        used += cut_message(&messages[i], parts + used);
+    }
+    const enum status status = mover_exchange(g->comm, parts, used, e);
+    mem_free(parts);
+    return status;
+}
+
+/* Own piece to all, theirs to here. */
+static enum status share_on_host(struct comm_group *g, const struct comm_buffer *b, struct err *e) {
+    struct mpi_message *const messages = mem_new((size_t)g->world * 2, sizeof *messages);
+    const int64_t size = dtype_bytes(b->dtype);
+    int64_t used = 0;
+    for (int64_t step = 1; step < g->world; step++) {
+        const int64_t peer = (g->rank + step) % g->world;
+        for (int sends = 0; sends < 2; sends++) {
+            const struct comm_piece piece = piece_of(b, sends ? g->rank : peer, g->world);
+            messages[used++] = (struct mpi_message){.peer = comm_group_member(g, peer),
+                                                    .data = element(b, piece.first),
+                                                    .bytes = piece.count * size,
+                                                    .sends = sends == 1};
+        }
+    }
+    const enum status status = exchange_on_host(g, messages, used, e);
     mem_free(messages);
     return status;
 }
 
-static enum status share_in_mirror(struct comm *c, struct device *device, void *data,
-                                   int64_t element_bytes, int64_t count, struct err *e) {
+static enum status share_in_mirror(struct comm_group *g, struct device *device,
+                                   const struct comm_buffer *b, struct err *e) {
     struct mirror m;
-    enum status status = mirror_open(&m, device, data, count * element_bytes, e);
-    if (status == STATUS_OK) status = share_on_host(c, m.host, element_bytes, count, e);
+    enum status status = mirror_open(&m, device, b->data, bytes_of(b), e);
+    const struct comm_buffer here = {m.host, b->dtype, b->count, b->pitch};
+    if (status == STATUS_OK) status = share_on_host(g, &here, e);
     return mirror_close(&m, status, e);
 }
 
-static enum status share_of_peers(struct comm *c, void *data, int64_t element_bytes, int64_t count,
+static enum status share_of_peers(struct comm_group *g, const struct comm_buffer *b,
                                   struct err *e) {
-    struct peers_piece *const pieces = all_pieces(c, count);
-    const enum status status = device_peers_share_pieces(c->peers, data, element_bytes, pieces, e);
+    struct peers_piece *const pieces = all_pieces(g, b);
+    const struct peers_data data = {b->data, b->dtype};
+    const enum status status = device_peers_share_pieces(g->peers, &data, pieces, e);
     mem_free(pieces);
     return status;
 }
 
-enum status comm_all_gather(struct comm *c, struct device *device, void *data,
-                            int64_t element_bytes, int64_t count, struct err *e) {
-    if (!moves(c)) return STATUS_OK;
-    enter(c, "while the others exchanged pieces");
-    const enum status status = c->peers ? share_of_peers(c, data, element_bytes, count, e)
-                               : device->kind != DEVICE_CPU
-                                   ? share_in_mirror(c, device, data, element_bytes, count, e)
-                                   : share_on_host(c, data, element_bytes, count, e);
-    enter(c, NULL);
+enum status comm_all_gather(struct comm_group *g, struct device *device,
+                            const struct comm_buffer *b, struct err *e) {
+    comm_count(g, TRAFFIC_ALL_GATHER, bytes_of(b));
+    if (!moves(g, b->count)) return STATUS_OK;
+    enter(g, "while the others exchanged pieces");
+    const enum status status = g->peers                     ? share_of_peers(g, b, e)
+                               : device->kind != DEVICE_CPU ? share_in_mirror(g, device, b, e)
+                                                            : share_on_host(g, b, e);
+    enter(g, NULL);
     return status;
 }
 
-enum status comm_all_reduce(struct comm *c, struct device *device,
-                            const struct comm_scratch *scratch, float *data, int64_t count,
+enum status comm_all_reduce(struct comm_group *g, struct device *device,
+                            const struct comm_scratch *scratch, const struct comm_buffer *b,
                             struct err *e) {
-    if (c->peers) {
-        TRY(comm_check(c, e));
-        TRY(device_peers_check(c->peers, e));
-        return device_peers_sum(c->peers, data, count, e);
+    if (g->peers && moves(g, b->count)) {
+        const struct peers_data data = {b->data, b->dtype};
+        comm_count(g, TRAFFIC_ALL_REDUCE, bytes_of(b));
+        TRY(comm_check(g->comm, e));
+        TRY(device_peers_check(g->peers, e));
+        return device_peers_sum(g->peers, &data, b->count, e);
     }
-    TRY(comm_reduce_scatter(c, device, scratch, data, count, e));
-    return comm_all_gather(c, device, data, (int64_t)sizeof *data, count, e);
+    TRY(comm_reduce_scatter(g, device, scratch, b, e));
+    return comm_all_gather(g, device, b, e);
 }

@@ -2,7 +2,7 @@
  *
  * There are two channels. The host channel (comm_gather) carries small records through sockets that
  * a thread of each rank serves: no device work holds it up, and it knows within seconds who is gone
- * or stopped. Device data (the other collectives) go from GPU to GPU through NCCL where every rank
+ * or stopped. Device data (group.h) go from GPU to GPU through NCCL where every rank
  * has one of its own, and else through MPI. Every wait has a deadline; a rank
  * that is lost ends the wait on every other with STATUS_LOST, whose text names the rank and the
  * collective. Every rank must make the same calls in the same order. One thread, the trainer's. */
@@ -49,6 +49,23 @@ struct comm_options {
 };
 enum { COMM_SILENCE_MS = 8000, COMM_PATIENCE_MS = 600000, COMM_GRACE_MS = 3000 };
 
+/* What a rank has exchanged: the books of communication, kept by a planned world too. One row for
+ * each kind of collective, distance of members and whether it ran beside computing. */
+enum traffic_kind {
+    TRAFFIC_REDUCE_SCATTER,
+    TRAFFIC_ALL_GATHER,
+    TRAFFIC_ALL_REDUCE,
+    TRAFFIC_MESSAGE,
+    TRAFFIC_KIND_COUNT
+};
+struct comm_traffic {
+    enum traffic_kind kind;
+    int64_t first, stride, world; /* of the group */
+    bool aside;
+    double bytes, calls; /* bytes: of whole buffers, before they are cut */
+};
+enum { COMM_TRAFFIC_MAX = 64 };
+
 struct wire;
 struct mover;
 struct device_peers;
@@ -61,6 +78,8 @@ struct comm {
     struct err no_mover;
     struct device_peers *peers; /* device data from GPU to GPU, or NULL */
     int64_t peers_bytes;        /* what NCCL took of the device, outside the arena */
+    struct comm_traffic traffic[COMM_TRAFFIC_MAX];
+    int traffic_count;
     struct comm_options options;
     bool abandoned;
     char doing[96]; /* see comm_doing */
@@ -97,53 +116,5 @@ enum { COMM_RECORD_MAX = 1 << 20 };
 enum status comm_gather(struct comm *c, const void *mine, int64_t bytes, void *all, struct err *e);
 /* All ranks are here. */
 enum status comm_barrier(struct comm *c, struct err *e);
-
-/* ---- device data -------------------------------------------------------------------------------
- * A buffer of `count` elements is cut into one contiguous piece a rank (comm_piece). Sums are taken
- * in the order of ranks, so every rank gets the same bits, and the same as the last time. */
-
-/* Memory of the device in which pieces of others arrive. */
-struct comm_scratch {
-    void *data; /* comm_scratch_bytes of it */
-    int64_t bytes;
-};
-/* How much a world needs for buffers of up to `count` f32; 0 in a world of one, and for GPUs, which
- * need none (NCCL has memory of its own) or take the host's. A pure function. */
-int64_t comm_scratch_bytes(enum device_kind kind, int64_t count, int64_t world);
-
-/* What one rank owns of `count` elements; pieces begin at whole multiples of `pitch`, and the last
- * ranks may own nothing. */
-struct comm_piece {
-    int64_t first, count;
-};
-struct comm_piece comm_piece_of(int64_t count, int64_t pitch, int64_t rank, int64_t world);
-enum { COMM_PITCH = 64 };
-
-/* data[own piece] = sum over ranks; what lies outside the own piece is undefined afterwards. */
-enum status comm_reduce_scatter(struct comm *c, struct device *device,
-                                const struct comm_scratch *scratch, float *data, int64_t count,
-                                struct err *e);
-/* A part of a buffer of which no rank has the whole: elements first..first + count of it. */
-struct comm_slice {
-    const float *from;
-    int64_t first, count;
-};
-/* Of that buffer of `count` elements: the rank's own piece. */
-struct comm_owned {
-    int64_t count;
-    float *piece;
-};
-/* piece += sum over ranks of their slices, on each rank that owns some of these elements. */
-enum status comm_reduce_to_owners(struct comm *c, struct device *device,
-                                  const struct comm_scratch *scratch,
-                                  const struct comm_slice *slice, const struct comm_owned *owned,
-                                  struct err *e);
-/* Every rank's own piece to every rank; elements of `element_bytes`. */
-enum status comm_all_gather(struct comm *c, struct device *device, void *data,
-                            int64_t element_bytes, int64_t count, struct err *e);
-/* data = sum over ranks: the two above, one after the other. */
-enum status comm_all_reduce(struct comm *c, struct device *device,
-                            const struct comm_scratch *scratch, float *data, int64_t count,
-                            struct err *e);
 
 #endif

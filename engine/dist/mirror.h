@@ -5,7 +5,7 @@
 #ifndef PLIMSOLL_ENGINE_DIST_MIRROR_H
 #define PLIMSOLL_ENGINE_DIST_MIRROR_H
 
-#include "engine/dist/comm.h"
+#include "engine/dist/group.h"
 
 /* Host memory that holds a copy of device memory. */
 struct mirror {

@@ -8,7 +8,7 @@
 #ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
 #define PLIMSOLL_ENGINE_MODEL_MODEL_H
 
-#include "engine/dist/comm.h"
+#include "engine/dist/mesh.h"
 #include "engine/model/config.h"
 #include "engine/tensor/ops.h"
 
@@ -61,7 +61,7 @@ struct model_options {
                                 adapters of the activations' dtype */
     bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
     int64_t length_max;       /* longest sequence of the run */
-    struct comm *comm;        /* borrowed; NULL: this rank is alone */
+    struct mesh *mesh;        /* borrowed; NULL: this rank is alone */
     int64_t zero_stage;       /* from 2 on gradients are divided among the ranks, with 3 frozen
                                  weights too (shard.h, shard_weights.h) */
 };

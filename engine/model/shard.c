@@ -22,15 +22,15 @@ static struct tensor **buffer_of(const struct model *m, int64_t unit) {
 }
 
 enum status shard_open(struct model *m, struct err *e) {
-    struct comm *const c = m->options.comm;
-    if (m->options.zero_stage < 2 || !c || c->world == 1 || m->flat_count == 0) return STATUS_OK;
+    const struct comm_group *const g = m->options.mesh ? &m->options.mesh->data : NULL;
+    if (m->options.zero_stage < 2 || !g || g->world == 1 || m->flat_count == 0) return STATUS_OK;
     FAIL_IF(m->narrow_count > 0, STATUS_UNSUPPORTED,
             "parallel.zero_stage %lld does not go with stochastic_rounding in this version",
             (long long)m->options.zero_stage);
     m->shards = mem_new(1, sizeof *m->shards);
     m->shards->buffers = mem_new((size_t)m->config.layers + 1, sizeof *m->shards->buffers);
-    m->own = comm_piece_of(m->flat_count, COMM_PITCH, c->rank, c->world);
-    const int64_t bytes = comm_scratch_bytes(m->space->device->kind, m->flat_count, c->world);
+    m->own = comm_piece_of(m->flat_count, COMM_PITCH, g->rank, g->world);
+    const int64_t bytes = comm_scratch_bytes(m->space->device->kind, m->flat_count, g->world);
     TRY(tensor_new(m->space, DTYPE_F32, 1, bytes / dtype_bytes(DTYPE_F32), CATEGORY_COMMUNICATION,
                    &m->shards->scratch_memory, e));
     m->shards->scratch = (struct comm_scratch){m->shards->scratch_memory->data, bytes};
@@ -85,7 +85,8 @@ static enum status give_away(const struct model *m, const struct storage *s, str
     if (g->stale) TRY(tensor_fill_zero(g->value, e));
     const struct comm_slice slice = {
         .from = tensor_f32(g->value), .first = s->flat_first, .count = s->rows * s->cols};
-    return comm_reduce_to_owners(m->options.comm, m->space->device, &m->shards->scratch, &slice,
+    return comm_reduce_to_owners(&m->options.mesh->data, m->space->device, &m->shards->scratch,
+                                 &slice,
                                  &(struct comm_owned){m->flat_count, tensor_f32(m->gradients)}, e);
 }
 

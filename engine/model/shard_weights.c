@@ -29,13 +29,13 @@ static int64_t elements_of(const struct storage *s) {
 }
 
 static struct comm_piece piece_of(const struct model *m, const struct weight_unit *u) {
-    const struct comm *const c = m->options.comm;
-    return comm_piece_of(u->elements, COMM_PITCH, c->rank, c->world);
+    const struct comm_group *const g = &m->options.mesh->data;
+    return comm_piece_of(u->elements, COMM_PITCH, g->rank, g->world);
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
-    const struct comm *const c = m->options.comm;
-    if (m->options.zero_stage < 3 || !c || c->world == 1) return STATUS_OK;
+    if (m->options.zero_stage < 3 || !m->options.mesh || m->options.mesh->data.world == 1)
+        return STATUS_OK;
     FAIL_IF(m->options.full || m->options.use_dora || m->space->device->lora_tails,
             STATUS_UNSUPPORTED,
             "parallel.zero_stage 3 works with LoRA (not DoRA) on the device cpu in this version");
@@ -115,8 +115,8 @@ enum status shard_gather(struct model *m, int64_t layer, struct err *e) {
     struct weight_unit *const u = &m->weight_shards->units[layer];
     TRY(shard_fill_begin(m, layer, e));
     TRY(copy_piece(m, u, false, e));
-    return comm_all_gather(m->options.comm, m->space->device, u->whole->data,
-                           dtype_bytes(m->options.weight_dtype), u->elements, e);
+    const struct comm_buffer whole = {u->whole->data, m->options.weight_dtype, u->elements, 0};
+    return comm_all_gather(&m->options.mesh->data, m->space->device, &whole, e);
 }
 
 enum status shard_walk(struct model *m, struct err *e) {

@@ -27,7 +27,8 @@ static char *file_of(const struct optimizer *o, const char *folder) {
     if (holds_all(o)) return file_join(folder, "optimizer.safetensors");
     char name[64];
     snprintf(name, sizeof name, "optimizer-%05lld-of-%05lld.safetensors",
-             (long long)o->options.comm->rank + 1, (long long)o->options.comm->world);
+             (long long)o->model->options.mesh->data.rank + 1,
+             (long long)o->model->options.mesh->data.world);
     return file_join(folder, name);
 }
 

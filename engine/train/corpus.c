@@ -25,7 +25,7 @@ struct batch_options corpus_batch_options(const struct spec *spec, int32_t pad_i
                               .packing = spec->data.packing,
                               .seed = (uint64_t)spec->seed,
                               .pad_id = pad_id,
-                              .world = spec->parallel.ranks};
+                              .world = spec_data_world(spec)};
     if (eval) {
         o.micro_rows = spec->per_device_eval_batch_size;
         o.global_rows = o.micro_rows * o.world;

@@ -39,7 +39,7 @@ static int64_t part(int64_t count, int64_t own, int64_t whole) {
 
 static void add_storage(struct holding *h, const struct session *s, const struct storage *from) {
     const int64_t count = from->rows * from->cols, flat = s->model.flat_count;
-    const int64_t ranks = storage_is_sharded(&s->model, from) ? s->comm->world : 1;
+    const int64_t ranks = storage_is_sharded(&s->model, from) ? s->mesh.data.world : 1;
     h->parameters += count;
     add(h, HOLDING_WEIGHTS, from->value, count / ranks);
     if (from->master && from->master->data != from->value->data)

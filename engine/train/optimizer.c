@@ -43,19 +43,25 @@ static enum status states_new(struct optimizer *o, struct err *e) {
     return tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e);
 }
 
+/* The ranks whose gradients are summed; NULL: this one is alone. */
+static struct comm_group *others(const struct optimizer *o) {
+    struct mesh *const mesh = o->model->options.mesh;
+    return mesh && mesh->data.world > 1 ? &mesh->data : NULL;
+}
+
 static bool is_sharded(const struct optimizer *o) {
-    return o->options.zero_stage > 0 && o->options.comm && o->options.comm->world > 1;
+    return o->options.zero_stage > 0 && others(o);
 }
 
 /* Pieces of the sum of gradients, so that who adds a piece up also updates it. */
 static enum status take_piece(struct optimizer *o, struct err *e) {
-    const struct comm *const c = o->options.comm;
+    const struct comm_group *const g = others(o);
     o->own = (struct comm_piece){.count = o->model->flat_count};
     if (!is_sharded(o)) return STATUS_OK;
     FAIL_IF(o->model->narrow_count > 0, STATUS_UNSUPPORTED,
             "parallel.zero_stage %lld does not go with stochastic_rounding in this version",
             (long long)o->options.zero_stage);
-    o->own = comm_piece_of(o->model->flat_count, COMM_PITCH, c->rank, c->world);
+    o->own = comm_piece_of(o->model->flat_count, COMM_PITCH, g->rank, g->world);
     return STATUS_OK;
 }
 
@@ -76,10 +82,9 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
         TRY(tensor_fill_zero(o->exp_avg_sq, e));
     }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
-    const struct comm *const comm = o->options.comm;
-    const int64_t scratch = comm && !shard_is_on(m) ? comm_scratch_bytes(space->device->kind,
-                                                                         m->flat_count, comm->world)
-                                                    : 0;
+    const struct comm_group *const g = others(o);
+    const int64_t scratch =
+        g && !shard_is_on(m) ? comm_scratch_bytes(space->device->kind, m->flat_count, g->world) : 0;
     if (scratch > 0)
         TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
                        CATEGORY_COMMUNICATION, &o->scratch, e));
@@ -181,23 +186,24 @@ static enum status fill_forgotten(struct model *m, struct err *e) {
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
     struct model *const m = o->model;
     struct comm_scratch scratch = {0};
-    if (!o->options.comm || o->options.comm->world == 1) return STATUS_OK;
+    if (!others(o)) return STATUS_OK;
     if (shard_is_on(m)) return STATUS_OK; /* summed unit by unit already */
     if (o->scratch) {
         scratch.data = o->scratch->data;
         scratch.bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32);
     }
     TRY(fill_forgotten(m, e));
-    return (is_sharded(o) ? comm_reduce_scatter : comm_all_reduce)(
-        o->options.comm, m->space->device, &scratch, tensor_f32(m->gradients), m->flat_count, e);
+    const struct comm_buffer sum = {tensor_f32(m->gradients), DTYPE_F32, m->flat_count, 0};
+    return (is_sharded(o) ? comm_reduce_scatter : comm_all_reduce)(others(o), m->space->device,
+                                                                   &scratch, &sum, e);
 }
 
 /* The squares of all pieces, added in the order of ranks: the norm is then the same for all. */
 static enum status sum_squares(const struct optimizer *o, struct err *e) {
-    struct comm *const c = o->options.comm;
     struct device *const device = o->model->space->device;
     double mine = 0, sum = 0;
     if (!is_sharded(o)) return STATUS_OK;
+    struct comm *const c = others(o)->comm;
     TRY(device_download(device, &mine, number(o, NUMBER_SQUARES), sizeof mine, e));
     double *const all = mem_new((size_t)c->world, sizeof *all);
     const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
@@ -212,13 +218,13 @@ static enum status sum_squares(const struct optimizer *o, struct err *e) {
 /* What each rank has updated, to all. */
 static enum status share_updates(const struct optimizer *o, struct err *e) {
     const struct model *const m = o->model;
-    struct comm *const c = o->options.comm;
     struct device *const device = m->space->device;
     if (!is_sharded(o)) return STATUS_OK;
-    TRY(comm_all_gather(c, device, m->flat->data, dtype_bytes(m->flat->dtype), m->flat_count, e));
+    const struct comm_buffer flat = {m->flat->data, m->flat->dtype, m->flat_count, 0};
+    TRY(comm_all_gather(others(o), device, &flat, e));
     if (!m->copies) return STATUS_OK;
-    return comm_all_gather(c, device, m->copies->data, dtype_bytes(m->copies->dtype), m->flat_count,
-                           e);
+    const struct comm_buffer copies = {m->copies->data, m->copies->dtype, m->flat_count, 0};
+    return comm_all_gather(others(o), device, &copies, e);
 }
 
 struct visit {

@@ -17,7 +17,6 @@ struct optimizer_options {
     bool scales_loss;   /* f16: gradients are multiplied so that they do not vanish */
     bool offloading;    /* the states begin in host memory */
     int64_t zero_stage; /* 1: each rank holds the states of its own piece and updates it */
-    struct comm *comm;  /* whose gradients are summed; borrowed; NULL: this rank is alone */
 };
 
 /* Dynamic loss scaling as torch.amp.GradScaler: doubled after 2000 updates without an overflow;

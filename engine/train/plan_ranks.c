@@ -31,7 +31,7 @@ static void take_rank(struct plan_ranks *r, int64_t rank) {
     struct plan_subject *const s = &r->subject;
     const bool has_eval = s->corpus ? s->corpus->has_eval : s->spec->data.eval_files.count > 0;
     s->options->rank = rank;
-    if (s->corpus) corpus_take_rank(s->corpus, rank);
+    if (s->corpus) corpus_take_rank(s->corpus, session_data_rank(s->spec, rank));
     r->source = (struct shape_source){s, s->corpus != NULL, find_shapes};
     find_shapes(s, false, s->layout, &r->train);
     if (has_eval) find_shapes(s, true, s->layout, &r->eval);

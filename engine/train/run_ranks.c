@@ -64,7 +64,7 @@ static enum status read_in_turn(struct run *r, struct err *e) {
 enum status run_read_corpus(struct run *r, struct err *e) {
     const bool many = r->comm && r->comm->world > 1;
     TRY(many ? read_in_turn(r, e) : read_corpus(r, e));
-    corpus_take_rank(&r->corpus, r->place.rank);
+    corpus_take_rank(&r->corpus, session_data_rank(&r->spec, r->place.rank));
     return STATUS_OK;
 }
 

@@ -116,10 +116,11 @@ enum status run_train_step(struct run *r, struct err *e) {
     TRY(train_micros(r, &sums, e));
     const double rate = schedule_rate(&r->schedule, r->state.step), computed = seconds_since(began);
     TRY(update(r, rate, &changed, e));
-    const struct gang_part mine = {.loss = changed.loss,
-                                   .correct = changed.correct,
-                                   .trained = sums.trained,
-                                   .tokens = sums.tokens,
+    const bool counts = mesh_counts(&r->session.mesh);
+    const struct gang_part mine = {.loss = counts ? changed.loss : 0,
+                                   .correct = counts ? changed.correct : 0,
+                                   .trained = counts ? sums.trained : 0,
+                                   .tokens = counts ? sums.tokens : 0,
                                    .seconds = computed,
                                    .share = device_books_share(&r->books)};
     struct gang_part all;
@@ -180,10 +181,11 @@ static enum status leave_out(struct run *r, const char *what, const struct err *
 /* Over the same held-out rows, whoever had which. *whole: no rank has left out its part. */
 static enum status sum_evaluation(struct run *r, bool left_out, struct step_sums *sums, bool *whole,
                                   struct err *e) {
-    const struct gang_part mine = {.loss = sums->loss,
-                                   .correct = sums->correct,
-                                   .trained = sums->trained,
-                                   .tokens = sums->tokens,
+    const bool counts = mesh_counts(&r->session.mesh);
+    const struct gang_part mine = {.loss = counts ? sums->loss : 0,
+                                   .correct = counts ? sums->correct : 0,
+                                   .trained = counts ? sums->trained : 0,
+                                   .tokens = counts ? sums->tokens : 0,
                                    .stopping = left_out};
     struct gang_part all;
     comm_doing(r->comm, "the evaluation after step %lld", (long long)r->state.step);

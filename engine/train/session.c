@@ -43,6 +43,24 @@ static enum dtype weight_dtype_of(enum precision precision) {
     return precision == PRECISION_F16 ? DTYPE_F16 : DTYPE_F32;
 }
 
+struct mesh_shape session_shape(const struct spec *spec) {
+    const int64_t tensor = spec->parallel.tensor_parallel_degree;
+    const int64_t pipeline = spec->parallel.pipeline_parallel_degree;
+    const int64_t data = spec->parallel.ranks / (tensor * pipeline);
+    const int64_t asked = spec->parallel.data_parallel_shard_degree;
+    const int64_t shard = asked > 0 ? asked : data;
+    return (struct mesh_shape){.degree = {[AXIS_TENSOR] = tensor,
+                                          [AXIS_SHARD] = shard,
+                                          [AXIS_REPLICATE] = data / shard,
+                                          [AXIS_PIPELINE] = pipeline}};
+}
+
+int64_t session_data_rank(const struct spec *spec, int64_t rank) {
+    const struct mesh_shape shape = session_shape(spec);
+    const struct mesh_place place = mesh_place_of(&shape, rank);
+    return mesh_data_rank(&shape, &place);
+}
+
 enum status session_options_read(struct session_options *o, const struct spec *spec,
                                  struct err *e) {
     *o = (struct session_options){.device = {.precision = precision_of(spec),
@@ -59,7 +77,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .stochastic_rounding = spec->stochastic_rounding,
                                       .length_max = spec->data.max_length};
     o->cuda_graphs = spec->cuda_graphs;
-    o->world = spec->parallel.ranks;
+    o->shape = session_shape(spec);
     o->arena = (struct arena_settings){.growth = spec->memory.growth,
                                        .split_limit = spec->memory.split_limit,
                                        .trim_threshold = spec->memory.trim_threshold};
@@ -140,12 +158,15 @@ static enum status open_arena(struct session *s, const struct session_options *o
     return STATUS_OK;
 }
 
-static enum status open_comm(struct session *s, struct comm *comm, int64_t rank, int64_t world,
-                             struct err *e) {
+static enum status open_comm(struct session *s, struct comm *comm,
+                             const struct session_options *options, struct err *e) {
+    static const struct mesh_shape ALONE = {{1, 1, 1, 1}};
+    const struct mesh_shape *const shape = options->shape.degree[0] ? &options->shape : &ALONE;
     s->comm = comm;
-    if (comm) return comm_attach(comm, s->device, e);
-    s->comm_owned = true;
-    return comm_open_planned(&s->comm, rank, world > 0 ? world : 1, e);
+    s->comm_owned = !comm;
+    TRY(comm ? comm_attach(comm, s->device, e)
+             : comm_open_planned(&s->comm, options->rank, mesh_world(shape), e));
+    return mesh_open(&s->mesh, s->comm, s->device, shape, e);
 }
 
 enum status session_open(struct session *s, const struct session_place *place,
@@ -156,7 +177,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     s->books = place->books;
     TRY(device_open(&s->device, place->device, &options->device, e));
     if (s->device->computes) start_trace("device open");
-    TRY(open_comm(s, place->comm, options->rank, options->world, e));
+    TRY(open_comm(s, place->comm, options, e));
     if (place->lora_tails) s->device->lora_tails = true;
     TRY(session_capacity(s->device, &place->cap, sharers_of(s), &capacity, e));
     TRY(open_arena(s, options, capacity, e));
@@ -164,12 +185,11 @@ enum status session_open(struct session *s, const struct session_place *place,
     TRY(tensor_space_init(&s->space, s->device, s->arena, e));
     graphs_init(&s->graphs, s->device, s->arena, place->train && options->cuda_graphs);
     struct model_options model = options->model;
-    model.comm = s->comm;
+    model.mesh = &s->mesh;
     model.zero_stage = options->optimizer.zero_stage;
     TRY(model_build(&s->model, config, &model, &s->space, e));
-    struct optimizer_options optimizer = options->optimizer;
-    optimizer.comm = s->comm;
-    return place->train ? optimizer_init(&s->optimizer, &s->model, &optimizer, e) : STATUS_OK;
+    if (!place->train) return STATUS_OK;
+    return optimizer_init(&s->optimizer, &s->model, &options->optimizer, e);
 }
 
 void session_close(struct session *s) {
@@ -179,6 +199,7 @@ void session_close(struct session *s) {
     model_release(&s->model);
     tensor_space_release(&s->space);
     arena_close(s->arena);
+    mesh_close(&s->mesh);
     comm_detach(s->comm);
     device_close(s->device);
     if (s->comm_owned) comm_close(s->comm);

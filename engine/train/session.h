@@ -20,6 +20,7 @@ struct session {
     struct device_books *books; /* borrowed; NULL: nobody asks */
     struct graphs graphs;       /* of step_train; off where the device or the spec has none */
     struct comm *comm;          /* the other ranks */
+    struct mesh mesh;           /* how they divide the work */
     bool comm_owned;            /* it is a planned one, and the session's */
 };
 
@@ -33,11 +34,16 @@ struct session_options {
     struct arena_settings arena;
     struct alloc_conf alloc_conf; /* of the environment */
     bool cuda_graphs;
-    int64_t rank, world; /* which of the run's ranks this is; world 0: there is one */
+    int64_t rank;            /* which of the run's ranks this is */
+    struct mesh_shape shape; /* how many there are; all zero: one */
     char **targets;
     int64_t target_count;
 };
 enum status session_options_read(struct session_options *o, const struct spec *spec, struct err *e);
+/* How a spec divides the work among parallel.ranks. */
+struct mesh_shape session_shape(const struct spec *spec);
+/* Which of the ranks that train different rows this one is, or shares the work of. */
+int64_t session_data_rank(const struct spec *spec, int64_t rank);
 /* For a model that only speaks: no adapter (NULL) or the one in this folder. */
 enum status session_options_for(struct session_options *o, const char *adapter,
                                 enum precision precision, int64_t length_max, struct err *e);

@@ -16,7 +16,7 @@ struct nccl_key {
 };
 typedef void *nccl_comm;
 /* ncclDataType_t and ncclRedOp_t */
-enum { NCCL_BYTE = 1, NCCL_FLOAT = 7, NCCL_SUM = 0 };
+enum { NCCL_BYTE = 1, NCCL_HALF = 6, NCCL_FLOAT = 7, NCCL_BFLOAT16 = 9, NCCL_SUM = 0 };
 /* ncclResult_t: what was asked for is on its way. */
 enum { NCCL_IN_PROGRESS = 7 };
 
@@ -38,6 +38,11 @@ struct nccl {
                   cudaStream_t);
     int (*broadcast)(const void *from, void *to, size_t count, int type, int root, nccl_comm,
                      cudaStream_t);
+    int (*reduce_scatter)(const void *from, void *to, size_t count, int type, int op, nccl_comm,
+                          cudaStream_t);
+    int (*all_gather)(const void *from, void *to, size_t count, int type, nccl_comm, cudaStream_t);
+    int (*send)(const void *from, size_t count, int type, int peer, nccl_comm, cudaStream_t);
+    int (*receive)(void *to, size_t count, int type, int peer, nccl_comm, cudaStream_t);
 };
 
 /* STATUS_UNSUPPORTED without the library, with what to install. It stays loaded as long as the

@@ -29,6 +29,10 @@ static const struct {
     {"ncclAllReduce", offsetof(struct nccl, all_reduce)},
     {"ncclReduce", offsetof(struct nccl, reduce)},
     {"ncclBroadcast", offsetof(struct nccl, broadcast)},
+    {"ncclReduceScatter", offsetof(struct nccl, reduce_scatter)},
+    {"ncclAllGather", offsetof(struct nccl, all_gather)},
+    {"ncclSend", offsetof(struct nccl, send)},
+    {"ncclRecv", offsetof(struct nccl, receive)},
 };
 
 enum status nccl_load(struct nccl *out, struct err *e) {

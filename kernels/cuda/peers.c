@@ -1,7 +1,8 @@
 /* peers.c - exchanges between cards, through NCCL.
  *
- * All on the device's own stream. Pieces are of any length, so a sum or an exchange of pieces is a
- * group of reductions or broadcasts, one a rank, which the library runs side by side. */
+ * On the device's own stream, or aside on one of the group's: events order the two, and the host
+ * waits for neither. Pieces of one length are the library's own reduce-scatter and all-gather;
+ * others are a group of reductions or broadcasts, one a rank, which it runs side by side. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,11 +10,20 @@
 #include "kernels/cuda/nccl.h"
 #include "kernels/cuda_peers.h"
 
+/* Tickets that may be waited for at a time: the event of an older one is a later one by then, which
+ * only waits longer. */
+enum { TICKETS = 16 };
+
 struct device_peers {
     struct device *device;
     struct nccl nccl;
     nccl_comm comm;
     int64_t rank, world;
+    cudaStream_t aside;        /* made at the first use, or NULL */
+    cudaEvent_t before;        /* what was asked of the device */
+    cudaEvent_t done[TICKETS]; /* of what was asked aside */
+    int64_t tickets;           /* given so far */
+    bool is_aside;
 };
 
 static enum status check(const struct device_peers *p, int result, const char *what,
@@ -91,46 +101,148 @@ enum status cuda_peers_open(struct device_peers **out, struct device *device,
 
 void cuda_peers_close(struct device_peers *p, bool in_order) {
     if (p->comm) (void)(in_order ? p->nccl.destroy(p->comm) : p->nccl.abort(p->comm));
+    if (p->aside) (void)cudaStreamDestroy(p->aside);
+    if (p->before) (void)cudaEventDestroy(p->before);
+    for (int i = 0; i < TICKETS; i++) {
+        if (p->done[i]) (void)cudaEventDestroy(p->done[i]);
+    }
     mem_free(p);
 }
 
-enum status cuda_peers_sum(struct device_peers *p, float *data, int64_t count, struct err *e) {
+static cudaStream_t stream_of(const struct device_peers *p) {
+    return p->is_aside ? p->aside : cuda_state_of(p->device)->stream;
+}
+
+static int type_of(enum dtype dtype) {
+    if (dtype == DTYPE_BF16) return NCCL_BFLOAT16;
+    return dtype == DTYPE_F16 ? NCCL_HALF : NCCL_FLOAT;
+}
+
+static void *at(const struct peers_data *d, int64_t element) {
+    return (char *)d->data + element * dtype_bytes(d->dtype);
+}
+
+/* Pieces side by side, all of one length: what the library has calls for. */
+static bool are_even(const struct device_peers *p, const struct peers_piece *pieces) {
+    for (int64_t rank = 0; rank < p->world; rank++) {
+        if (pieces[rank].count != pieces[0].count || pieces[0].count == 0 ||
+            pieces[rank].first != pieces[0].first + rank * pieces[0].count) {
+            return false;
+        }
+    }
+    return true;
+}
+
+enum status cuda_peers_sum(struct device_peers *p, const struct peers_data *d, int64_t count,
+                           struct err *e) {
     return check(p,
-                 p->nccl.all_reduce(data, data, (size_t)count, NCCL_FLOAT, NCCL_SUM, p->comm,
-                                    cuda_state_of(p->device)->stream),
-                 "the sum of gradients", e);
+                 p->nccl.all_reduce(d->data, d->data, (size_t)count, type_of(d->dtype), NCCL_SUM,
+                                    p->comm, stream_of(p)),
+                 "a sum among GPUs", e);
 }
 
-enum status cuda_peers_sum_pieces(struct device_peers *p, float *data,
+static int sum_one_by_one(struct device_peers *p, const struct peers_data *d,
+                          const struct peers_piece *pieces) {
+    int result = p->nccl.group_start();
+    for (int64_t rank = 0; result == 0 && rank < p->world; rank++) {
+        void *const here = at(d, pieces[rank].first);
+        if (pieces[rank].count == 0) continue;
+        result = p->nccl.reduce(here, here, (size_t)pieces[rank].count, type_of(d->dtype), NCCL_SUM,
+                                (int)rank, p->comm, stream_of(p));
+    }
+    const int ended = p->nccl.group_end();
+    return result ? result : ended;
+}
+
+enum status cuda_peers_sum_pieces(struct device_peers *p, const struct peers_data *d,
                                   const struct peers_piece *pieces, struct err *e) {
-    static const char WHAT[] = "the sum of gradients";
-    const cudaStream_t stream = cuda_state_of(p->device)->stream;
-    int result = p->nccl.group_start();
-    for (int64_t rank = 0; result == 0 && rank < p->world; rank++) {
-        float *const at = data + pieces[rank].first;
-        if (pieces[rank].count == 0) continue;
-        result = p->nccl.reduce(at, at, (size_t)pieces[rank].count, NCCL_FLOAT, NCCL_SUM, (int)rank,
-                                p->comm, stream);
-    }
-    const int ended = p->nccl.group_end();
-    TRY(check(p, result, WHAT, e));
-    return check(p, ended, WHAT, e);
+    static const char WHAT[] = "a sum of pieces among GPUs";
+    if (!are_even(p, pieces)) return check(p, sum_one_by_one(p, d, pieces), WHAT, e);
+    return check(p,
+                 p->nccl.reduce_scatter(at(d, pieces[0].first), at(d, pieces[p->rank].first),
+                                        (size_t)pieces[0].count, type_of(d->dtype), NCCL_SUM,
+                                        p->comm, stream_of(p)),
+                 WHAT, e);
 }
 
-enum status cuda_peers_share_pieces(struct device_peers *p, void *data, int64_t element_bytes,
-                                    const struct peers_piece *pieces, struct err *e) {
-    static const char WHAT[] = "the exchange of pieces";
-    const cudaStream_t stream = cuda_state_of(p->device)->stream;
+static int share_one_by_one(struct device_peers *p, const struct peers_data *d,
+                            const struct peers_piece *pieces) {
     int result = p->nccl.group_start();
     for (int64_t rank = 0; result == 0 && rank < p->world; rank++) {
-        char *const at = (char *)data + pieces[rank].first * element_bytes;
+        void *const here = at(d, pieces[rank].first);
         if (pieces[rank].count == 0) continue;
-        result = p->nccl.broadcast(at, at, (size_t)(pieces[rank].count * element_bytes), NCCL_BYTE,
-                                   (int)rank, p->comm, stream);
+        result = p->nccl.broadcast(here, here, (size_t)(pieces[rank].count * dtype_bytes(d->dtype)),
+                                   NCCL_BYTE, (int)rank, p->comm, stream_of(p));
     }
     const int ended = p->nccl.group_end();
-    TRY(check(p, result, WHAT, e));
-    return check(p, ended, WHAT, e);
+    return result ? result : ended;
+}
+
+enum status cuda_peers_share_pieces(struct device_peers *p, const struct peers_data *d,
+                                    const struct peers_piece *pieces, struct err *e) {
+    static const char WHAT[] = "an exchange of pieces among GPUs";
+    if (!are_even(p, pieces)) return check(p, share_one_by_one(p, d, pieces), WHAT, e);
+    return check(p,
+                 p->nccl.all_gather(at(d, pieces[p->rank].first), at(d, pieces[0].first),
+                                    (size_t)(pieces[0].count * dtype_bytes(d->dtype)), NCCL_BYTE,
+                                    p->comm, stream_of(p)),
+                 WHAT, e);
+}
+
+enum status cuda_peers_exchange(struct device_peers *p, const struct peers_message *messages,
+                                int64_t count, struct err *e) {
+    int result = p->nccl.group_start();
+    for (int64_t i = 0; result == 0 && i < count; i++) {
+        const struct peers_message *const m = &messages[i];
+        if (m->bytes == 0) continue;
+        result = m->sends ? p->nccl.send(m->data, (size_t)m->bytes, NCCL_BYTE, (int)m->peer,
+                                         p->comm, stream_of(p))
+                          : p->nccl.receive(m->data, (size_t)m->bytes, NCCL_BYTE, (int)m->peer,
+                                            p->comm, stream_of(p));
+    }
+    const int ended = p->nccl.group_end();
+    return check(p, result ? result : ended, "messages among GPUs", e);
+}
+
+static enum status make_aside(struct device_peers *p, struct err *e) {
+    static const char WHAT[] = "a stream for exchanges";
+    if (p->aside) return STATUS_OK;
+    TRY(cuda_check(p->device, cudaStreamCreateWithFlags(&p->aside, cudaStreamNonBlocking), WHAT,
+                   e));
+    TRY(cuda_check(p->device, cudaEventCreateWithFlags(&p->before, cudaEventDisableTiming), WHAT,
+                   e));
+    for (int i = 0; i < TICKETS; i++) {
+        TRY(cuda_check(p->device, cudaEventCreateWithFlags(&p->done[i], cudaEventDisableTiming),
+                       WHAT, e));
+    }
+    return STATUS_OK;
+}
+
+enum status cuda_peers_aside(struct device_peers *p, struct err *e) {
+    ASSERT(!p->is_aside);
+    TRY(make_aside(p, e));
+    TRY(cuda_check(p->device, cudaEventRecord(p->before, cuda_state_of(p->device)->stream),
+                   "an exchange beside computing", e));
+    TRY(cuda_check(p->device, cudaStreamWaitEvent(p->aside, p->before, 0),
+                   "an exchange beside computing", e));
+    p->is_aside = true;
+    return STATUS_OK;
+}
+
+enum status cuda_peers_aside_end(struct device_peers *p, int64_t *ticket, struct err *e) {
+    ASSERT(p->is_aside);
+    p->is_aside = false;
+    *ticket = ++p->tickets;
+    return cuda_check(p->device, cudaEventRecord(p->done[*ticket % TICKETS], p->aside),
+                      "an exchange beside computing", e);
+}
+
+enum status cuda_peers_wait(struct device_peers *p, int64_t ticket, struct err *e) {
+    ASSERT(ticket > 0 && ticket <= p->tickets);
+    return cuda_check(
+        p->device,
+        cudaStreamWaitEvent(cuda_state_of(p->device)->stream, p->done[ticket % TICKETS], 0),
+        "waiting for an exchange", e);
 }
 
 enum status cuda_peers_check(struct device_peers *p, struct err *e) {

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/dist/group.h"
 #include "engine/dist/wire.h"
 #include "tests/unit/support_scratch.h"
 
