@@ -36,6 +36,12 @@ static struct param *add_param(struct param **list, size_t *count, size_t *capac
     return p;
 }
 
+/* All of the tensor is here. */
+static void name_whole(const struct model *m, struct param *p) {
+    p->whole_rows = p->rows;
+    p->whole_cols = model_param_cols(m, p);
+}
+
 /* A base parameter: rows [first, first+rows) of a storage; vectors are storages of one row, cut by
  * elements. */
 static void name_param(struct model *m, const char *name, int64_t storage, int64_t first,
@@ -46,6 +52,7 @@ static void name_param(struct model *m, const char *name, int64_t storage, int64
     p->first_row = first;
     p->rows = rows;
     p->rank = rank;
+    name_whole(m, p);
 }
 
 static void name_adapter(struct model *m, const char *module, const char *end, int64_t storage,
@@ -57,6 +64,7 @@ static void name_adapter(struct model *m, const char *module, const char *end, i
     p->first_row = first;
     p->rows = rows;
     p->rank = m->storages[storage].kind == PARAM_MAGNITUDE ? 1 : 2;
+    name_whole(m, p);
 }
 
 static int64_t add_vector(struct model *m, enum param_kind kind, const char *name, int64_t width) {

@@ -258,6 +258,10 @@ void model_release(struct model *m) {
     *m = (struct model){0};
 }
 
+int64_t model_param_cols(const struct model *m, const struct param *p) {
+    return p->rank == 1 ? 1 : m->storages[p->storage].cols;
+}
+
 static struct tensor *rows_of(const struct param *p, struct tensor *whole) {
     return p->rank == 1 ? tensor_view_flat(whole, p->first_row, 1, p->rows)
                         : tensor_view_rows(whole, p->first_row, p->rows);

@@ -2,7 +2,8 @@
  * optimizer sees.
  *
  * A `storage` is one matrix in memory: a packed weight (q, k and v side by side; gate and up), a
- * norm, an adapter. A `param` is a name on rows of a storage, as files know it. Everything that is
+ * norm, an adapter. A `param` is a name on rows of a storage, as files know it, or on the block of it
+ * that this rank has (one name may then have several). Everything that is
  * trained lies in one flat f32 buffer; gradients lie in a second one of the same layout, and where
  * the forward pass reads something narrower, the rounded copies in a third. */
 #ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
@@ -45,6 +46,9 @@ struct param {
     char name[PARAM_NAME_MAX]; /* as in the file it comes from or goes to */
     int64_t storage, first_row, rows;
     int64_t rank; /* 1: vector (norm, bias, magnitude), 2: matrix */
+    /* The tensor in files, and where in it this block begins: a rank may have only a part of it. A
+     * vector's elements are its rows, and it has one column. */
+    int64_t whole_rows, whole_cols, from_row, from_col;
 };
 
 /* How a run wants its model. */
@@ -122,6 +126,8 @@ enum status model_build(struct model *m, const struct model_config *config,
                         struct err *e);
 void model_release(struct model *m);
 
+/* Columns of the block that a parameter names: of a vector one. */
+int64_t model_param_cols(const struct model *m, const struct param *p);
 /* The matrix [rows, cols] of a parameter inside its storage: a new view of the master when
  * `master`, else of what forward reads. Caller releases. */
 struct tensor *model_param_view(const struct model *m, const struct param *p, bool master);
