@@ -2,10 +2,10 @@
  * optimizer sees.
  *
  * A `storage` is one matrix in memory: a packed weight (q, k and v side by side; gate and up), a
- * norm, an adapter. A `param` is a name on rows of a storage, as files know it, or on the block of it
- * that this rank has (one name may then have several). Everything that is
- * trained lies in one flat f32 buffer; gradients lie in a second one of the same layout, and where
- * the forward pass reads something narrower, the rounded copies in a third. */
+ * norm, an adapter. A `param` is a name on rows of a storage, as files know it, or on the block of
+ * it that this rank has (one name may then have several). Everything that is trained lies in one
+ * flat f32 buffer; gradients lie in a second one of the same layout, and where the forward pass
+ * reads something narrower, the rounded copies in a third. */
 #ifndef PLIMSOLL_ENGINE_MODEL_MODEL_H
 #define PLIMSOLL_ENGINE_MODEL_MODEL_H
 

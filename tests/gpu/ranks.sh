@@ -2,9 +2,11 @@
 # ranks.sh - several ranks on cards: tests/gpu/ranks.sh [truth] [shared] [bench]
 #
 # truth: as many ranks as there are cards (two at least), a card each, through NCCL; the losses of 20 steps must be
-# those of one rank with the same batch, in fp32 and bf16, LoRA and full, for the ZeRO stages in STAGES. shared: two
-# ranks on one card, through MPI and the host. bench: a 1.5B model trained in full and with LoRA on one card and on all,
-# in tokens a second: one JSON line each, with the efficiency. Everything when nothing is named; what the machine cannot
+# those of one rank with the same batch, in fp32 and bf16, LoRA, full and with checkpointing, for the layouts named in
+# LAYOUTS (of: ddp zero1 zero2 zero3 kept bf16sums tp pp offload). shared: two ranks on one card, through MPI and the
+# host, in bf16. bench: a 1.5B model trained in full and with LoRA on one card and on all, by the layouts named in
+# BENCH_LAYOUTS, in tokens a second: one JSON line each, with the efficiency and the part of the exchanges' time that
+# computing hides. Everything when nothing is named; what the machine cannot
 # do is skipped and said. Run from the project's root; PLIMSOLL_BUILD names the build folder, PLIMSOLL_BENCH_FOLDER
 # where models are kept. One line a comparison, and the closing line of the test runner.
 set -uo pipefail
@@ -14,20 +16,41 @@ cards=$(nvidia-smi -L 2>/dev/null | wc -l)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=4
-readonly STAGES=${STAGES:-0 1}
-passed=0 failed=0 skipped=0 stage=0
+readonly LAYOUTS=${LAYOUTS:-ddp zero1 zero2 zero3 kept bf16sums tp pp offload}
+readonly BENCH_LAYOUTS=${BENCH_LAYOUTS:-ddp zero1 zero2 zero3 tp pp}
+passed=0 failed=0 skipped=0 layout=ddp
 [ $# -gt 0 ] || set -- truth shared bench
 if [ "$cards" = 0 ]; then
     printf 'skipped: there is no card\n0 passed, 0 failed, 1 skipped\n'
     exit 77
 fi
 
-# spec RANKS DEVICE ACCUMULATION KEYS: a run folder; KEYS are further keys of the spec.
+# keys_of LAYOUT RANKS: its keys of `parallel`, and beside it.
+keys_of() {
+    case $1 in
+    ddp) ;;
+    zero[123]) printf ', "zero_stage": %s' "${1#zero}" ;;
+    kept) printf ', "zero_stage": 3, "reshard_after_forward": false' ;;
+    bf16sums) printf ', "zero_stage": 2, "reduce_dtype": "bfloat16"' ;;
+    tp) printf ', "tensor_parallel_degree": %s' "$2" ;;
+    pp) printf ', "pipeline_parallel_degree": %s' "$2" ;;
+    offload) printf ', "zero_stage": 3' ;;
+    *) echo "ranks.sh: $1 is no layout" >&2 && exit 2 ;;
+    esac
+}
+beside() {
+    [ "$1" != offload ] || printf ', "optimizer_offloading": true, "param_offloading": true'
+}
+
+# spec RANKS DEVICE ROWS KEYS: a run folder for steps of so many rows; KEYS are further keys of the spec. What the layout
+# does not deal to ranks it accumulates: four rows a micro-batch, or one where a pipeline wants many.
 spec() {
-    local folder
+    local folder each=$3 micro=4
     folder=$(mktemp -d "$work/run.XXXX")
+    case $layout in tp) ;; pp) micro=1 ;; *) each=$(($3 / $1)) ;; esac
     cat >"$folder/spec.json" <<SPEC
-{"parallel": {"ranks": $1, "zero_stage": ${stage:-0}}, "device": "$2", "gradient_accumulation_steps": $3, $4}
+{"parallel": {"ranks": $1$(keys_of "$layout" "$1")}, "device": "$2", "per_device_train_batch_size": $micro,
+ "gradient_accumulation_steps": $((each / micro))$(beside "$layout"), $4}
 SPEC
     printf '%s\n' "$folder"
 }
@@ -65,27 +88,32 @@ compare() {
     if [ "${line##* }" = ok ]; then passed=$((passed + 1)); else failed=$((failed + 1)); fi
 }
 
-# same NAME RANKS HOW DEVICE: one rank against several, with the same batch.
+# same NAME RANKS HOW DEVICE PRECISION...: one rank against several, with the same batch.
 same() {
-    local kind precision bound reference other data
-    data='"model": "'$gpu_root'/examples/models/harbour-1m", "max_steps": 20, "per_device_train_batch_size": 4,
-        "data": {"max_length": 256, "train_files": ["'$gpu_root'/examples/first-mate.jsonl"]}, "learning_rate": 0.001'
-    for kind in lora full; do
-        for precision in fp32 bf16; do
-            bound=1e-4 keys="$data, \"finetuning_type\": \"$kind\""
+    local name=$1 ranks=$2 how=$3 device=$4 method precision bound reference other keys
+    shift 4
+    for method in lora full checkpointing; do
+        for precision in "$@"; do
+            keys='"model": "'$gpu_root'/examples/models/harbour-1m", "max_steps": 20, "learning_rate": 0.001,
+                "data": {"max_length": 256, "train_files": ["'$gpu_root'/examples/first-mate.jsonl"]}'
+            case $method in
+            full) keys="$keys, \"finetuning_type\": \"full\"" ;;
+            checkpointing) keys="$keys, \"gradient_checkpointing\": true" ;;
+            esac
+            bound=1e-4
             [ $precision = fp32 ] || { bound=5e-3 keys="$keys, \"bf16\": true"; }
-            reference=$(spec 1 cuda:0 "$2" "$keys")
+            layout=ddp reference=$(spec 1 cuda:0 $((4 * ranks)) "$keys")
             "$engine" run "$reference" >/dev/null 2>"$reference/log" || tail -n 3 "$reference/log"
-            for stage in $STAGES; do
-                other=$(spec "$2" "$4" 1 "$keys")
-                if "$3" "$2" "$other"; then
-                    compare "$1 $2 ranks, ZeRO $stage, $kind $precision" "$bound" "$reference" "$other"
+            for layout in $LAYOUTS; do
+                other=$(spec "$ranks" "$device" $((4 * ranks)) "$keys")
+                if "$how" "$ranks" "$other"; then
+                    [ "$layout" != bf16sums ] || bound=5e-3
+                    compare "$name $ranks ranks, $layout, $method $precision" "$bound" "$reference" "$other"
                 else
-                    echo "$1 $2 ranks, ZeRO $stage, $kind $precision: a run failed"
+                    echo "$name $ranks ranks, $layout, $method $precision: a run failed"
                     failed=$((failed + 1))
                 fi
             done
-            stage=0
         done
     done
 }
@@ -96,7 +124,7 @@ truth() {
         skipped=$((skipped + 1))
         return
     fi
-    same NCCL "$cards" by_name cuda
+    same NCCL "$cards" by_name cuda fp32 bf16
 }
 
 shared() {
@@ -105,35 +133,44 @@ shared() {
         skipped=$((skipped + 1))
         return
     fi
-    same shared 2 by_mpi cuda:0
+    same shared 2 by_mpi cuda:0 bf16
 }
 
-# speed RANKS KIND: tokens a second, median of the steps after the third.
+# speed RANKS KIND ROWS: tokens a second, median of the steps after the third.
 speed() {
     local folder
-    folder=$(spec "$1" cuda 1 "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\", \"max_steps\": 13,
-        \"per_device_train_batch_size\": 4, \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048,
-        \"packing_strategy\": \"rows\", \"train_files\": [\"$gpu_root/examples/first-mate.jsonl\",
-        \"$gpu_root/examples/logbook.jsonl\"]}, \"num_train_epochs\": 1000")
+    folder=$(spec "$1" cuda "$3" "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\", \"max_steps\": 13,
+        \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048, \"packing_strategy\": \"rows\",
+        \"train_files\": [\"$gpu_root/examples/first-mate.jsonl\", \"$gpu_root/examples/logbook.jsonl\"]},
+        \"num_train_epochs\": 1000")
     by_name "$1" "$folder" || return 1
     sed -n 's/.*"kind":"step".*"tokens_per_second":\([0-9.e+]*\),.*/\1/p' "$folder/events.0.jsonl" \
         | tail -n +4 | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
 }
 
+# Hidden: of the time that exchanges add when nothing runs beside them, what is not added when it may. The work of one
+# card with as many rows is what computing alone takes, halved where all cards share it.
 bench() {
-    local kind one all
+    local kind one all serial rows=$((4 * cards))
     model=${PLIMSOLL_BENCH_FOLDER:-$gpu_root/var/bench/start-gpu}/qwen2.5-1.5b
     if [ ! -f "$model/tokenizer.json" ]; then
         "$(program gpu_model)" "$model" qwen2.5-1.5b
         cp "$gpu_root"/examples/models/harbour-1m/{tokenizer,tokenizer_config,special_tokens_map}.json "$model/"
     fi
     for kind in full lora; do
-        speed 1 "$kind" >/dev/null # chooses the products; the choices are kept
-        one=$(speed 1 "$kind") && all=$(speed "$cards" "$kind") || { failed=$((failed + 1)); continue; }
-        awk -v kind="$kind" -v n="$cards" -v one="$one" -v all="$all" 'BEGIN {
-            printf "{\"case\":\"1.5b-%s-ranks\",\"ranks\":%d,\"tok_s\":%.0f,", kind, n, all
-            printf "\"tok_s_of_one\":%.0f,\"efficiency\":%.3f}\n", one, all / (n * one) }'
-        passed=$((passed + 1))
+        layout=ddp
+        speed 1 "$kind" 4 >/dev/null # chooses the products; the choices are kept
+        one=$(speed 1 "$kind" 4) || { failed=$((failed + 1)); continue; }
+        for layout in $BENCH_LAYOUTS; do
+            all=$(speed "$cards" "$kind" "$rows") && serial=$(PLIMSOLL_NO_OVERLAP=1 speed "$cards" "$kind" "$rows") \
+                || { failed=$((failed + 1)); continue; }
+            awk -v kind="$kind" -v layout="$layout" -v n="$cards" -v one="$one" -v all="$all" -v serial="$serial" 'BEGIN {
+                added = 1 / serial - 1 / (n * one); hidden = added > 0 ? (1 / serial - 1 / all) / added : 0
+                printf "{\"case\":\"1.5b-%s-ranks\",\"layout\":\"%s\",\"ranks\":%d,\"tok_s\":%.0f,", kind, layout, n, all
+                printf "\"tok_s_of_one\":%.0f,\"efficiency\":%.3f,", one, all / (n * one)
+                printf "\"tok_s_without_overlap\":%.0f,\"hidden\":%.2f}\n", serial, hidden }'
+            passed=$((passed + 1))
+        done
     done
 }
 
