@@ -164,10 +164,10 @@ bench() {
         for layout in $BENCH_LAYOUTS; do
             all=$(speed "$cards" "$kind" "$rows") && serial=$(PLIMSOLL_NO_OVERLAP=1 speed "$cards" "$kind" "$rows") \
                 || { failed=$((failed + 1)); continue; }
-            awk -v kind="$kind" -v layout="$layout" -v n="$cards" -v one="$one" -v all="$all" -v serial="$serial" 'BEGIN {
+            awk -v what="\"1.5b-$kind-ranks\",\"layout\":\"$layout\",\"ranks\":$cards" -v n="$cards" -v one="$one" \
+                -v all="$all" -v serial="$serial" 'BEGIN {
                 added = 1 / serial - 1 / (n * one); hidden = added > 0 ? (1 / serial - 1 / all) / added : 0
-                printf "{\"case\":\"1.5b-%s-ranks\",\"layout\":\"%s\",\"ranks\":%d,\"tok_s\":%.0f,", kind, layout, n, all
-                printf "\"tok_s_of_one\":%.0f,\"efficiency\":%.3f,", one, all / (n * one)
+                printf "{\"case\":%s,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,\"efficiency\":%.3f,", what, all, one, all / (n * one)
                 printf "\"tok_s_without_overlap\":%.0f,\"hidden\":%.2f}\n", serial, hidden }'
             passed=$((passed + 1))
         done
