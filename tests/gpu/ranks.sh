@@ -42,8 +42,8 @@ beside() {
     [ "$1" != offload ] || printf ', "optimizer_offloading": true, "param_offloading": true'
 }
 
-# spec RANKS DEVICE ROWS KEYS: a run folder for steps of so many rows; KEYS are further keys of the spec. What the layout
-# does not deal to ranks it accumulates: four rows a micro-batch, or one where a pipeline wants many.
+# spec RANKS DEVICE ROWS KEYS: a run folder for steps of so many rows; KEYS are further keys of the spec. What the
+# layout does not deal to ranks it accumulates: four rows a micro-batch, or one where a pipeline wants many.
 spec() {
     local folder each=$3 micro=4
     folder=$(mktemp -d "$work/run.XXXX")
@@ -167,7 +167,8 @@ bench() {
             awk -v what="\"1.5b-$kind-ranks\",\"layout\":\"$layout\",\"ranks\":$cards" -v n="$cards" -v one="$one" \
                 -v all="$all" -v serial="$serial" 'BEGIN {
                 added = 1 / serial - 1 / (n * one); hidden = added > 0 ? (1 / serial - 1 / all) / added : 0
-                printf "{\"case\":%s,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,\"efficiency\":%.3f,", what, all, one, all / (n * one)
+                printf "{\"case\":%s,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,", what, all, one
+                printf "\"efficiency\":%.3f,", all / (n * one)
                 printf "\"tok_s_without_overlap\":%.0f,\"hidden\":%.2f}\n", serial, hidden }'
             passed=$((passed + 1))
         done
