@@ -11,7 +11,7 @@ import { ENGINE } from "../engine/support.mjs";
 export const hasMpi =
     existsSync(join(ENGINE, "..", "plimsoll-mpi.so")) && spawnSync("mpirun", ["--version"]).status === 0;
 
-const SETTINGS = {
+export const SETTINGS = {
     OMP_NUM_THREADS: "1",
     OMP_WAIT_POLICY: "passive",
     OMPI_ALLOW_RUN_AS_ROOT: "1",

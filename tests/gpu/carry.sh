@@ -21,7 +21,7 @@ trap 'rm -rf "$work"' EXIT
 mkdir -p "$work/build/tests" "$work/lib" "$work/tests"
 
 for name in tests/{gpu_ops,gpu_bench,gpu_memory,gpu_model,test_golden,test_laws,test_graphs,real_tool} \
-    plimsoll-engine; do
+    {plimsoll-engine,group_tool}; do
     if [ ! -x "$build/$name" ]; then
         echo "carry.sh: $build/$name is not built, so it is not carried" >&2
         continue

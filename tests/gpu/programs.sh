@@ -12,7 +12,7 @@ fi
 
 program() {
     local build=${PLIMSOLL_BUILD:-$gpu_root/build}
-    if [ "$1" = plimsoll-engine ]; then
+    if [ "$1" = plimsoll-engine ] || [ "$1" = group_tool ]; then
         printf '%s\n' "$build/$1"
     else
         printf '%s\n' "$build/tests/$1"

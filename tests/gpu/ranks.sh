@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
-# ranks.sh - several ranks on cards: tests/gpu/ranks.sh [truth] [shared] [bench]
+# ranks.sh - several ranks on cards: tests/gpu/ranks.sh [groups] [truth] [shared] [links] [bench]
 #
+# groups: every exchange of every group of ranks against what it must give, through NCCL and through MPI. links: how
+# long exchanges take, one JSON line a kind and size.
 # truth: as many ranks as there are cards (two at least), a card each, through NCCL; the losses of 20 steps must be
 # those of one rank with the same batch, in fp32 and bf16, LoRA, full and with checkpointing, for the layouts named in
 # LAYOUTS (of: ddp zero1 zero2 zero3 kept bf16sums tp pp offload). shared: two ranks on one card, through MPI and the
@@ -19,7 +21,7 @@ export OMP_WAIT_POLICY=passive OMP_NUM_THREADS=4
 readonly LAYOUTS=${LAYOUTS:-ddp zero1 zero2 zero3 kept bf16sums tp pp offload}
 readonly BENCH_LAYOUTS=${BENCH_LAYOUTS:-ddp zero1 zero2 zero3 tp pp}
 passed=0 failed=0 skipped=0 layout=ddp
-[ $# -gt 0 ] || set -- truth shared bench
+[ $# -gt 0 ] || set -- groups truth shared links bench
 if [ "$cards" = 0 ]; then
     printf 'skipped: there is no card\n0 passed, 0 failed, 1 skipped\n'
     exit 77
@@ -53,6 +55,30 @@ spec() {
  "gradient_accumulation_steps": $((each / micro))$(beside "$layout"), $4}
 SPEC
     printf '%s\n' "$folder"
+}
+
+# tool RANKS HOW DEVICE [time]: group_tool in all ranks; 0 if every one says that nothing was wrong.
+tool() {
+    local folder rank pids=() rc=0
+    folder=$(mktemp -d "$work/tool.XXXX")
+    if [ "$2" = by_mpi ]; then
+        timeout 120 mpirun --allow-run-as-root --oversubscribe -n "$1" "$(program group_tool)" "$folder" "$3"
+        return
+    fi
+    for ((rank = 0; rank < $1; rank++)); do
+        RANK=$rank WORLD_SIZE=$1 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$1 \
+            timeout 120 "$(program group_tool)" "$folder" "$3" ${4:+"$4"} &
+        pids+=($!)
+    done
+    for rank in "${pids[@]}"; do wait "$rank" || rc=$?; done
+    return "$rc"
+}
+groups() {
+    tool "$cards" by_name cuda && passed=$((passed + 1)) || failed=$((failed + 1))
+    ! command -v mpirun >/dev/null || { tool 2 by_mpi cuda:0 && passed=$((passed + 1)) || failed=$((failed + 1)); }
+}
+links() {
+    tool "$cards" by_name cuda time && passed=$((passed + 1)) || failed=$((failed + 1))
 }
 
 # by_name RANKS FOLDER: ranks that find their place in the environment. by_mpi: started by mpirun.
