@@ -182,10 +182,13 @@ struct glu_backward_args {
     int64_t ld_gated;
 };
 
-/* out[t,:] = scale * table[ids[t],:]. table [V,C] contiguous, f32, bf16 or f16; out [T,C] of
- * dtype. Ids are checked by the text rooms. */
+/* out[t,:] = scale * table[ids[t] - first,:]. table [V,C] contiguous, f32, bf16 or f16; out [T,C]
+ * of dtype. Ids are checked by the text rooms. `partial`: the table is a piece of a larger one, and
+ * ids outside of it give zeros. */
 struct embedding_args {
     int64_t tokens, channels, vocab;
+    int64_t first; /* 0 unless partial */
+    bool partial;
     const int32_t *ids;
     const void *table;
     enum dtype table_dtype;
@@ -195,9 +198,12 @@ struct embedding_args {
     int64_t ld_out;
 };
 
-/* dtable[ids[t],:] += scale * dout[t,:], summed in token order. dtable [V,C] f32. */
+/* dtable[ids[t] - first,:] += scale * dout[t,:], summed in token order. dtable [V,C] f32. Ids outside
+ * of a partial table add nothing. */
 struct embedding_backward_args {
     int64_t tokens, channels, vocab;
+    int64_t first; /* 0 unless partial */
+    bool partial;
     const int32_t *ids;
     enum dtype dtype; /* of dout */
     const void *dout;
@@ -221,6 +227,37 @@ struct cross_entropy_args {
     bool write_gradient;
     float *losses;    /* [rows] */
     int32_t *correct; /* [rows] */
+};
+
+/* The same where each of `members` has only some columns of the logits, in two operations with an
+ * exchange in between (Shoeybi et al. 2019, section 3). First, what a row of these columns
+ * contributes, SOFTMAX_STATS f64 a row: the largest (capped) logit, the sum of powers relative to
+ * it, the label's logit or -infinity where another member has it, and the first column with the
+ * largest, counted in the whole vocabulary. The logits are left as they are. */
+enum { SOFTMAX_STATS = 4 };
+struct softmax_stats_args {
+    int64_t rows, vocab; /* columns here */
+    int64_t first;       /* of the whole vocabulary */
+    enum dtype dtype;
+    const void *logits;    /* [rows,vocab], contiguous */
+    const int32_t *labels; /* [rows], in the whole vocabulary */
+    float softcap;
+    double *stats; /* [rows,SOFTMAX_STATS] */
+};
+/* Then losses, correct and the gradient of these columns, as in cross_entropy_args, from the stats
+ * of all members in the order of their columns. */
+struct split_cross_entropy_args {
+    int64_t rows, vocab, first, members;
+    enum dtype dtype;
+    void *logits;
+    const int32_t *labels;
+    float softcap;
+    float grad_scale;
+    const float *loss_scale;
+    bool write_gradient;
+    const double *stats; /* [members,rows,SOFTMAX_STATS] */
+    float *losses;
+    int32_t *correct;
 };
 
 /* AdamW (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW, over a flat range.
@@ -270,7 +307,7 @@ struct loss_sums_args {
 };
 
 /* y[t,n] = keep(t,n) ? x[t,n] / (1-p) : 0, with keep drawn by Philox4x32-10 (Salmon et al. 2011)
- * from (seed, stream, row_keys[t], n): never from call order. The gradient is the same operation on
+ * from (seed, stream, row_keys[t], first + n): never from call order. The gradient is the same operation on
  * dy. `accumulate` adds to y. row_keys is [rows] i64; the caller makes it from (sample, position),
  * `stream` from (step, layer, module). */
 struct dropout_args {
@@ -284,6 +321,7 @@ struct dropout_args {
     uint64_t seed, stream;
     const int64_t *row_keys;
     bool accumulate;
+    int64_t first; /* column of a wider matrix that column 0 is, for the drawing; else 0 */
 };
 
 /* dst[i,:] = src[index[i],:] (gather), or dst[index[i],:] = src[i,:] (scatter; indices are
@@ -452,6 +490,9 @@ struct device_ops {
     enum status (*embedding_backward)(struct device *, const struct embedding_backward_args *,
                                       struct err *);
     enum status (*cross_entropy)(struct device *, const struct cross_entropy_args *, struct err *);
+    enum status (*softmax_stats)(struct device *, const struct softmax_stats_args *, struct err *);
+    enum status (*split_cross_entropy)(struct device *, const struct split_cross_entropy_args *,
+                                       struct err *);
     enum status (*adamw)(struct device *, const struct adamw_args *, struct err *);
     enum status (*sum_squares)(struct device *, const struct sum_squares_args *, struct err *);
     enum status (*clip)(struct device *, const struct clip_args *, struct err *);
@@ -589,6 +630,9 @@ enum status device_embedding(struct device *, const struct embedding_args *, str
 enum status device_embedding_backward(struct device *, const struct embedding_backward_args *,
                                       struct err *);
 enum status device_cross_entropy(struct device *, const struct cross_entropy_args *, struct err *);
+enum status device_softmax_stats(struct device *, const struct softmax_stats_args *, struct err *);
+enum status device_split_cross_entropy(struct device *, const struct split_cross_entropy_args *,
+                                       struct err *);
 enum status device_adamw(struct device *, const struct adamw_args *, struct err *);
 enum status device_sum_squares(struct device *, const struct sum_squares_args *, struct err *);
 enum status device_clip(struct device *, const struct clip_args *, struct err *);

@@ -248,6 +248,7 @@ enum status device_embedding(struct device *device, const struct embedding_args 
     GIVEN(ids);
     GIVEN(table);
     GIVEN(out);
+    NEED(a->first >= 0 && (a->partial || a->first == 0), "first is of partial tables");
     ACTIVATIONS(dtype);
     NEED(stores(device, a->table_dtype), "the table has a type that the device does not take");
     STEPS(ld_out, a->channels);
@@ -264,6 +265,7 @@ enum status device_embedding_backward(struct device *device,
     GIVEN(ids);
     GIVEN(dout);
     GIVEN(dtable);
+    NEED(a->first >= 0 && (a->partial || a->first == 0), "first is of partial tables");
     ACTIVATIONS(dtype);
     STEPS(ld_dout, a->channels);
     const double n = (double)a->tokens * (double)a->channels;
@@ -285,6 +287,39 @@ enum status device_cross_entropy(struct device *device, const struct cross_entro
     count(device, WORK_LOSS, n * (a->write_gradient ? 8 : 5),
           bytes_of(a->dtype) * n * (a->write_gradient ? 2 : 1));
     return device->ops->cross_entropy(device, a, e);
+}
+
+enum status device_softmax_stats(struct device *device, const struct softmax_stats_args *a,
+                                 struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(vocab);
+    NEED(a->first >= 0, "first must not be negative");
+    GIVEN(logits);
+    GIVEN(labels);
+    GIVEN(stats);
+    ACTIVATIONS(dtype);
+    NEED(a->softcap >= 0, "softcap must not be negative");
+    const double n = (double)a->rows * (double)a->vocab;
+    count(device, WORK_LOSS, n * 5, bytes_of(a->dtype) * n);
+    return device->ops->softmax_stats(device, a, e);
+}
+
+enum status device_split_cross_entropy(struct device *device,
+                                       const struct split_cross_entropy_args *a, struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(vocab);
+    POSITIVE(members);
+    NEED(a->first >= 0, "first must not be negative");
+    GIVEN(logits);
+    GIVEN(labels);
+    GIVEN(stats);
+    GIVEN(losses);
+    GIVEN(correct);
+    ACTIVATIONS(dtype);
+    NEED(a->softcap >= 0, "softcap must not be negative");
+    const double rows = (double)a->rows, n = a->write_gradient ? rows * (double)a->vocab : rows;
+    count(device, WORK_LOSS, n * 3, bytes_of(a->dtype) * n * 2);
+    return device->ops->split_cross_entropy(device, a, e);
 }
 
 static enum status check_adamw_dtypes(const struct device *device, const struct adamw_args *a,
@@ -349,6 +384,7 @@ enum status device_dropout(struct device *device, const struct dropout_args *a, 
     GIVEN(y);
     GIVEN(row_keys);
     NEED(a->p >= 0 && a->p < 1, "p must be in [0,1)");
+    NEED(a->first >= 0, "first must not be negative");
     ACTIVATIONS(dtype);
     STEPS(ld_x, a->width);
     STEPS(ld_y, a->width);

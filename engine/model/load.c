@@ -20,8 +20,8 @@ enum { SLOTS_MAX = THREADS_MAX + THREADS_MAX / 2 + PENDING };
 /* Below this, starting threads takes longer than reading. */
 #define ALONE_ELEMENTS_MAX INT64_C(4194304)
 
-/* Elements [first, first + rows * cols) of an item; `row` is where they go, cols is a whole row of
- * a matrix with gaps, and a run of elements of one without. */
+/* Elements [first, first + rows * cols) of an item's block; `row` is where they go, cols is a whole
+ * row of a matrix with gaps, here or in the file, and a run of elements of one without. */
 struct piece {
     const struct load_item *item;
     int64_t first, row, rows, cols;
@@ -42,8 +42,9 @@ struct loader {
     pthread_cond_t changed;
 };
 
-static bool has_gaps(const struct tensor *t) {
-    return t->rows > 1 && t->ld != t->cols;
+static bool has_gaps(const struct load_item *item) {
+    const struct tensor *const t = item->to;
+    return t->rows > 1 && (t->ld != t->cols || (item->pitch > 0 && item->pitch != t->cols));
 }
 
 static void add_piece(struct loader *l, const struct piece *piece) {
@@ -53,8 +54,8 @@ static void add_piece(struct loader *l, const struct piece *piece) {
 
 static void cut(struct loader *l, const struct load_item *item) {
     const struct tensor *const t = item->to;
-    ASSERT(item->from->elements == tensor_count(t));
-    if (!has_gaps(t)) {
+    ASSERT(item->from->elements >= item->first + tensor_count(t));
+    if (!has_gaps(item)) {
         for (int64_t first = 0; first < tensor_count(t); first += PIECE_ELEMENTS) {
             const int64_t left = tensor_count(t) - first;
             add_piece(l, &(struct piece){.item = item,
@@ -76,22 +77,36 @@ static void cut(struct loader *l, const struct load_item *item) {
     }
 }
 
-static enum status read_piece(const struct piece *p, void *out, struct err *e) {
-    const int64_t count = p->rows * p->cols;
-    const struct st_tensor *const from = p->item->from;
-    const int64_t stored = st_dtype_bytes(from->dtype);
-    file_map_populate(from->data + p->first * stored, (size_t)(count * stored));
-    switch (p->item->to->dtype) {
-    case DTYPE_BF16: return st_read_bf16(from, p->first, count, out, e);
-    case DTYPE_F16: return st_read_f16(from, p->first, count, out, e);
-    default: return st_read_f32(from, p->first, count, out, e);
+/* Stored elements without gaps. */
+static enum status read_run(const struct load_item *item, int64_t first, int64_t count, void *out,
+                            struct err *e) {
+    const struct st_tensor *const from = item->from;
+    switch (item->to->dtype) {
+    case DTYPE_BF16: return st_read_bf16(from, first, count, out, e);
+    case DTYPE_F16: return st_read_f16(from, first, count, out, e);
+    default: return st_read_f32(from, first, count, out, e);
     }
+}
+
+static enum status read_piece(const struct piece *p, void *out, struct err *e) {
+    const struct load_item *const item = p->item;
+    const bool strided = item->pitch > 0 && item->pitch != p->cols && has_gaps(item);
+    const int64_t stored = st_dtype_bytes(item->from->dtype), own = dtype_bytes(item->to->dtype);
+    const int64_t first = item->first + (strided ? p->row * item->pitch : p->first);
+    const int64_t span = strided ? (p->rows - 1) * item->pitch + p->cols : p->rows * p->cols;
+    file_map_populate(item->from->data + first * stored, (size_t)(span * stored));
+    if (!strided) return read_run(item, first, span, out, e);
+    for (int64_t row = 0; row < p->rows; row++) {
+        TRY(read_run(item, first + row * item->pitch, p->cols, (char *)out + row * p->cols * own,
+                     e));
+    }
+    return STATUS_OK;
 }
 
 static enum status upload_piece(const struct piece *p, void *host, struct err *e) {
     const struct tensor *const t = p->item->to;
     const int64_t size = dtype_bytes(t->dtype);
-    const bool gaps = has_gaps(t);
+    const bool gaps = has_gaps(p->item);
     const struct transfer rows = {.device = gaps ? tensor_matrix_at(t, p->row, 0).data
                                                  : (char *)t->data + p->first * size,
                                   .device_pitch = (gaps ? t->ld : p->cols) * size,

@@ -8,10 +8,13 @@
 #include "engine/io/safetensors.h"
 #include "engine/tensor/tensor.h"
 
-/* One whole tensor; as many elements on both sides. */
+/* A block of a stored tensor, as large as where it goes. */
 struct load_item {
     const struct st_tensor *from;
     struct tensor *to; /* f32, bf16 or f16: stored elements are converted */
+    /* The stored element that the block begins with, and how many lie between its rows; 0: it is
+     * stored without gaps. */
+    int64_t first, pitch;
 };
 
 /* Everything, in any number of threads; returns when all of it is on its way. STATUS_UNSUPPORTED

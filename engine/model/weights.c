@@ -14,22 +14,21 @@
 
 enum { STAGING_ELEMENTS = 1 << 20 };
 
-static enum status check_shape(const struct st_tensor *t, const struct param *p, int64_t cols,
-                               struct err *e) {
-    const bool vector = t->rank == 1 && p->rank == 1 && t->shape[0] == p->rows;
-    const bool matrix =
-        t->rank == 2 && p->rank == 2 && t->shape[0] == p->rows && t->shape[1] == cols;
+static enum status check_shape(const struct st_tensor *t, const struct param *p, struct err *e) {
+    const int64_t rows = p->whole_rows, cols = p->whole_cols;
+    const bool vector = t->rank == 1 && p->rank == 1 && t->shape[0] == rows;
+    const bool matrix = t->rank == 2 && p->rank == 2 && t->shape[0] == rows && t->shape[1] == cols;
     if (vector || matrix) return STATUS_OK;
     if (t->rank == 2) {
         return err_set(e, STATUS_INVALID,
                        "%s: %s has the shape [%lld, %lld], config.json says [%lld, %lld]", t->file,
-                       t->name, (long long)t->shape[0], (long long)t->shape[1], (long long)p->rows,
+                       t->name, (long long)t->shape[0], (long long)t->shape[1], (long long)rows,
                        (long long)cols);
     }
     return err_set(e, STATUS_INVALID,
                    "%s: %s has %lld dimensions and %lld elements, config.json says %lld elements",
                    t->file, t->name, (long long)t->rank, (long long)t->elements,
-                   (long long)(p->rank == 1 ? p->rows : p->rows * cols));
+                   (long long)(p->rank == 1 ? rows : rows * cols));
 }
 
 /* Names and shapes that a config wants, against what is stored. */
@@ -48,8 +47,10 @@ static bool check_tensor(void *context, const struct model_tensor *wanted) {
             err_set(check->e, STATUS_INVALID, "%s: the tensor %s is missing", file, wanted->name);
         return false;
     }
-    const struct param p = {.rank = wanted->rank, .rows = wanted->shape[0]};
-    check->status = check_shape(t, &p, wanted->shape[1], check->e);
+    const struct param p = {.rank = wanted->rank,
+                            .whole_rows = wanted->shape[0],
+                            .whole_cols = wanted->rank == 2 ? wanted->shape[1] : 1};
+    check->status = check_shape(t, &p, check->e);
     return check->status == STATUS_OK;
 }
 
@@ -122,8 +123,10 @@ static enum status item_of(const struct model *m, const struct param *p, const s
     item->from = st_find(set, p->name);
     FAIL_IF(!item->from, STATUS_INVALID, "%s: the tensor %s is missing",
             set->map_count ? set->paths[0] : "weights", p->name);
-    TRY(check_shape(item->from, p, m->storages[p->storage].cols, e));
+    TRY(check_shape(item->from, p, e));
     item->to = model_param_view(m, p, true);
+    item->first = p->from_row * p->whole_cols + p->from_col;
+    item->pitch = p->rank == 1 ? 0 : p->whole_cols;
     return STATUS_OK;
 }
 

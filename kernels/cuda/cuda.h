@@ -143,6 +143,9 @@ enum status cuda_gather_rows(struct device *, const struct rows_args *, struct e
 enum status cuda_scatter_rows(struct device *, const struct rows_args *, struct err *);
 /* loss.cu */
 enum status cuda_cross_entropy(struct device *, const struct cross_entropy_args *, struct err *);
+enum status cuda_softmax_stats(struct device *, const struct softmax_stats_args *, struct err *);
+enum status cuda_split_cross_entropy(struct device *, const struct split_cross_entropy_args *,
+                                     struct err *);
 enum status cuda_loss_sums(struct device *, const struct loss_sums_args *, struct err *);
 /* optimizer.cu */
 enum status cuda_adamw(struct device *, const struct adamw_args *, struct err *);

@@ -12,7 +12,7 @@ struct draw {
     float scale;
 };
 
-/* keep[i] = scale or 0 for column c + i. */
+/* keep[i] = scale or 0 for column c + i. c is a multiple of 4 where N is more than 1. */
 template <int N>
 static __device__ __forceinline__ void draw_pack(const struct draw &d, int64_t row_key, int64_t c,
                                                  float *keep) {
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(256)
         T *y_at = (T *)a.y + row * a.ld_y + c;
         float x[N], keep[N];
         load_pack<T, N>((const T *)a.x + row * a.ld_x + c, x);
-        draw_pack<N>(d, a.row_keys[row], c, keep);
+        draw_pack<N>(d, a.row_keys[row], a.first + c, keep);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             x[i] = keep[i] != 0 ? x[i] * keep[i] : 0.0f;
@@ -77,7 +77,7 @@ static void launch_dropout(struct device *device, const struct dropout_args *a) 
 enum status cuda_dropout(struct device *device, const struct dropout_args *a, struct err *e) {
     return launch_for(device, a->dtype, "dropout", e, [&](auto one) {
         using T = decltype(one);
-        if (a->width % WIDE<T> == 0 && is_wide(a->x, a->ld_x, sizeof(T)) &&
+        if (a->first % 4 == 0 && a->width % WIDE<T> == 0 && is_wide(a->x, a->ld_x, sizeof(T)) &&
             is_wide(a->y, a->ld_y, sizeof(T))) {
             launch_dropout<T, WIDE<T>>(device, a);
         } else {

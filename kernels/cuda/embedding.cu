@@ -13,7 +13,7 @@ enum {
     FLIGHT = 8, /* rows that a thread has in flight */
 };
 
-/* Computes out[t] = scale * table[ids[t]].
+/* Computes out[t] = scale * table[ids[t] - first], or 0 where the table has no such row.
  * Grid: tile_rows; a thread one pack, a loop over tokens.
  * S [V,C] contiguous -> T [T,C]. C and ld_out multiples of N. Bytes: sizeof(S) + sizeof(T). */
 template <typename S, typename T, int N>
@@ -22,11 +22,13 @@ __global__ void __launch_bounds__(256) embedding_kernel(const struct embedding_a
     if (c >= a.channels) return;
     const int64_t step = (int64_t)gridDim.y * blockDim.y;
     for (int64_t t = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; t < a.tokens; t += step) {
+        const int64_t row = a.ids[t] - a.first;
         float x[N];
-        load_pack<S, N>((const S *)a.table + a.ids[t] * a.channels + c, x);
+        if (row >= 0 && row < a.vocab)
+            load_pack<S, N>((const S *)a.table + row * a.channels + c, x);
 #pragma unroll
         for (int i = 0; i < N; i++) {
-            x[i] *= a.scale;
+            x[i] = row >= 0 && row < a.vocab ? x[i] * a.scale : 0.0f;
         }
         store_pack<T, N>((T *)a.out + t * a.ld_out + c, x);
     }
@@ -67,12 +69,14 @@ struct occurrences {
     int32_t *order;   /* [T] for each id its tokens, rising */
 };
 
-/* Counts each id, finds its first token, and lists the ids that occur. Grid: a thread a token. */
+/* Counts each id, finds its first token, and lists the ids that occur, all less `first`: rows of the
+ * table. Grid: a thread a token. */
 static __global__ void __launch_bounds__(THREADS)
-    count_ids_kernel(const int32_t *ids, int64_t tokens, const struct occurrences o) {
+    count_ids_kernel(const struct embedding_backward_args a, const struct occurrences o) {
     const int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (t >= tokens) return;
-    const int32_t id = ids[t];
+    if (t >= a.tokens) return;
+    const int32_t id = a.ids[t] - (int32_t)a.first;
+    if (id < 0 || id >= a.vocab) return;
     if (atomicAdd(&o.count[id], 1u) == 0) o.ids[atomicAdd(&o.totals[0], 1u)] = id;
     atomicMin(&o.first[id], (unsigned)t);
 }
@@ -80,7 +84,8 @@ static __global__ void __launch_bounds__(THREADS)
 /* Lists the tokens of each id in token order: a warp an id, from its first token until all are
  * found. Where the list lies is left to chance, what is in it is not. */
 static __global__ void __launch_bounds__(THREADS)
-    order_ids_kernel(const int32_t *__restrict__ ids, int64_t tokens, const struct occurrences o) {
+    order_ids_kernel(const int32_t *__restrict__ ids, int64_t tokens, int32_t first,
+                     const struct occurrences o) {
     const unsigned lane = threadIdx.x % WARP, below = (1u << lane) - 1;
     const unsigned entries = o.totals[0];
     for (unsigned entry = blockIdx.x * WARPS + threadIdx.x / WARP; entry < entries;
@@ -94,7 +99,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int i = 0; i < FLIGHT; i++) {
                 const int64_t t = from + i * WARP + lane;
-                here[i] = t < tokens ? ids[t] : -1;
+                here[i] = t < tokens ? ids[t] - first : -1;
             }
 #pragma unroll
             for (int i = 0; i < FLIGHT; i++) {
@@ -231,12 +236,12 @@ static enum status index_ids(struct device *device, const struct embedding_backw
     TRY(cuda_check(
         device, cudaMemsetAsync(o->first, 0xff, (size_t)a->vocab * sizeof(unsigned), state->stream),
         "embedding_backward", e));
-    count_ids_kernel<<<(unsigned)divide_up(a->tokens, THREADS), THREADS, 0, state->stream>>>(
-        a->ids, a->tokens, *o);
+    count_ids_kernel<<<(unsigned)divide_up(a->tokens, THREADS), THREADS, 0, state->stream>>>(*a,
+                                                                                             *o);
     TRY(cuda_launched(device, "embedding_backward", e));
     const int64_t blocks = divide_up(distinct, WARPS), most = state->multiprocessors * (int64_t)8;
     order_ids_kernel<<<(unsigned)(blocks < most ? blocks : most), THREADS, 0, state->stream>>>(
-        a->ids, a->tokens, *o);
+        a->ids, a->tokens, (int32_t)a->first, *o);
     return cuda_launched(device, "embedding_backward", e);
 }
 

@@ -105,6 +105,8 @@ NULL_OPERATION(glu_backward, glu_backward_args)
 NULL_OPERATION(embedding, embedding_args)
 NULL_OPERATION(embedding_backward, embedding_backward_args)
 NULL_OPERATION(cross_entropy, cross_entropy_args)
+NULL_OPERATION(softmax_stats, softmax_stats_args)
+NULL_OPERATION(split_cross_entropy, split_cross_entropy_args)
 NULL_OPERATION(adamw, adamw_args)
 NULL_OPERATION(sum_squares, sum_squares_args)
 NULL_OPERATION(clip, clip_args)
@@ -166,6 +168,8 @@ static const struct device_ops NULL_OPS = {
     .embedding = null_embedding,
     .embedding_backward = null_embedding_backward,
     .cross_entropy = null_cross_entropy,
+    .softmax_stats = null_softmax_stats,
+    .split_cross_entropy = null_split_cross_entropy,
     .adamw = null_adamw,
     .sum_squares = null_sum_squares,
     .clip = null_clip,

@@ -37,10 +37,13 @@ static void dropout_row(const struct dropout_args *a, uint64_t key, int64_t row)
     float *y = (float *)a->y + row * a->ld_y;
     const uint32_t threshold = philox_drop_threshold(a->p);
     const float scale = 1.0f / (1.0f - a->p);
-    for (int64_t from = 0; from < a->width; from += COLUMN_BLOCK) {
-        float keep[COLUMN_BLOCK];
-        draw(keep, key, a->row_keys[row], (uint32_t)(from / 4), threshold, scale);
-        const int64_t count = simd_min(COLUMN_BLOCK, a->width - from);
+    int64_t count = 0;
+    for (int64_t from = 0; from < a->width; from += count) {
+        float drawn[COLUMN_BLOCK];
+        const int64_t column = a->first + from, skipped = column % 4;
+        draw(drawn, key, a->row_keys[row], (uint32_t)(column / 4), threshold, scale);
+        const float *keep = drawn + skipped;
+        count = simd_min(COLUMN_BLOCK - skipped, a->width - from);
         if (a->accumulate) {
 #pragma omp simd
             for (int64_t i = 0; i < count; i++) {

@@ -36,12 +36,14 @@ static void scale_bf16(const uint16_t *row, float *out, int64_t channels, float 
 enum status SIMD(cpu_embedding)(struct device *device, const struct embedding_args *a,
                                 struct err *e) {
     (void)device;
-    TRY(check_ids("device_embedding", a->ids, a->tokens, a->vocab, e));
+    if (!a->partial) TRY(check_ids("device_embedding", a->ids, a->tokens, a->vocab, e));
 #pragma omp parallel for schedule(static) if (a->tokens * a->channels > PARALLEL_MIN)
     for (int64_t t = 0; t < a->tokens; t++) {
-        const int64_t from = a->ids[t] * a->channels;
+        const int64_t row = a->ids[t] - a->first, from = row * a->channels;
         float *out = (float *)a->out + t * a->ld_out;
-        if (a->table_dtype == DTYPE_F32) {
+        if (row < 0 || row >= a->vocab) {
+            memset(out, 0, (size_t)a->channels * sizeof *out);
+        } else if (a->table_dtype == DTYPE_F32) {
             scale_f32((const float *)a->table + from, out, a->channels, a->scale);
         } else {
             scale_bf16((const uint16_t *)a->table + from, out, a->channels, a->scale);
@@ -55,14 +57,16 @@ enum status SIMD(cpu_embedding)(struct device *device, const struct embedding_ar
 enum status SIMD(cpu_embedding_backward)(struct device *device,
                                          const struct embedding_backward_args *a, struct err *e) {
     (void)device;
-    TRY(check_ids("device_embedding_backward", a->ids, a->tokens, a->vocab, e));
+    if (!a->partial) TRY(check_ids("device_embedding_backward", a->ids, a->tokens, a->vocab, e));
     const int64_t blocks = (a->channels + COLUMN_BLOCK - 1) / COLUMN_BLOCK;
 #pragma omp parallel for schedule(static) if (a->tokens * a->channels > PARALLEL_MIN)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t from = block * COLUMN_BLOCK,
                       count = simd_min(COLUMN_BLOCK, a->channels - from);
         for (int64_t t = 0; t < a->tokens; t++) {
-            float *restrict into = a->dtable + a->ids[t] * a->channels + from;
+            const int64_t row = a->ids[t] - a->first;
+            if (row < 0 || row >= a->vocab) continue;
+            float *restrict into = a->dtable + row * a->channels + from;
             const float *restrict dout = (const float *)a->dout + t * a->ld_dout + from;
 #pragma omp simd
             for (int64_t c = 0; c < count; c++) {

@@ -44,6 +44,10 @@ enum status SIMD(cpu_embedding_backward)(struct device *, const struct embedding
                                          struct err *);
 enum status SIMD(cpu_cross_entropy)(struct device *, const struct cross_entropy_args *,
                                     struct err *);
+enum status SIMD(cpu_softmax_stats)(struct device *, const struct softmax_stats_args *,
+                                    struct err *);
+enum status SIMD(cpu_split_cross_entropy)(struct device *, const struct split_cross_entropy_args *,
+                                          struct err *);
 enum status SIMD(cpu_adamw)(struct device *, const struct adamw_args *, struct err *);
 enum status SIMD(cpu_sum_squares)(struct device *, const struct sum_squares_args *, struct err *);
 enum status SIMD(cpu_clip)(struct device *, const struct clip_args *, struct err *);
