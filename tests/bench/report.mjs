@@ -41,6 +41,10 @@ const ABOUT = {
         'a card, data parallel through NCCL, 4 rows of 2048 tokens a rank, rows packed from the sample data, ' +
         'real tokens a second of the whole step, median of ten steps. efficiency is the rate over that of as ' +
         'many single cards; gradients are summed after the last backward, not beside it.',
+    links:
+        'Exchanges between the cards of a machine through NCCL (`tests/gpu/ranks.sh links`), each beside nothing ' +
+        'else, mean of ten calls in a row. gb_s is the whole buffer over the time of a call: of an all-gather or a ' +
+        'reduce-scatter among n cards the (n-1)/n-th part of it crosses a link each way, of an all-reduce twice that.',
     memory:
         'Plan against run, in bytes of the allocator: every golden family, trained in seven ways on the CPU device ' +
         '(LoRA, DoRA and full, fp32 and bf16, batches, lengths, checkpointing, packing, evaluation); error is ' +
