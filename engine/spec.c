@@ -189,11 +189,22 @@ static const struct spec_key KEYS[] = {
              "Prompts that the model answers at every evaluation."),
     KEY_INT("sample_max_tokens", sample_max_tokens, "64", 1, 65536,
             "Longest answer to a sample prompt in tokens."),
-    KEY_INT(
-        "parallel.ranks", parallel.ranks, "1", 1, 4096,
-        "Processes that train together, each with a copy of the model and a part of every batch; "
-        "a batch is per_device_train_batch_size x gradient_accumulation_steps x this (divided by "
-        "the tensor and pipeline degrees, whose ranks share a row)."),
+    {.path = "parallel.ranks",
+     .type = SPEC_INT,
+     .offset = AT(parallel.ranks),
+     .preset = "1",
+     .min = 1,
+     .max = 4096,
+     .choices = "auto",
+     .help = "Processes that train together, each with a copy of the model and a part of every "
+             "batch; a batch is per_device_train_batch_size x gradient_accumulation_steps x this "
+             "(divided by the tensor and pipeline degrees, whose ranks share a row). auto: with "
+             "device cuda every GPU of the machine, else 1."},
+    KEY_TEXT("parallel.layout", SPEC_CHOICE, parallel.layout, "\"given\"", "given|auto",
+             "auto: the plan chooses zero_stage, the degrees and offloading, so that the run fits "
+             "and is fast; the batch stays ranks x per_device_train_batch_size x "
+             "gradient_accumulation_steps. given: as the other keys say. \"parallel\": \"auto\" is "
+             "short for ranks and layout auto."),
     KEY_INT("parallel.zero_stage", parallel.zero_stage, "0", 0, 3,
             "What the ranks divide among them instead of each holding all of it: nothing (0), "
             "AdamW's states (1), gradients too (2), frozen weights too (3)."),
@@ -224,6 +235,14 @@ static const struct spec_key KEYS[] = {
     KEY_TEXT("parallel.hostfile", SPEC_STRING, parallel.hostfile, "null", NULL,
              "With parallel.launcher mpi: mpirun's file of hosts. All of them must see the run "
              "directory under the same path."),
+    KEY_INT("parallel.gpus_per_node", parallel.gpus_per_node, "8", 1, 4096,
+            "Ranks of one machine, where there are more than one has: for estimates of time, and "
+            "for layouts that keep the most talkative ranks together."),
+    KEY_TEXT("parallel.network", SPEC_CHOICE, parallel.network, "\"auto\"",
+             "auto|infiniband-400|infiniband-200|infiniband-100|ethernet-400|ethernet-200|"
+             "ethernet-100|ethernet-25|ethernet-10",
+             "What connects machines, in Gb/s for each GPU: for estimates of time. auto: what "
+             "machines with such cards usually have."),
     KEY_FLOAT("parallel.silence_s", parallel.silence_s, "8", 0.5, 3600,
               "Seconds without a sign of life after which a rank counts as lost; the run then "
               "continues from its last checkpoint."),
@@ -456,9 +475,19 @@ static enum status set_member(struct spec *spec, bool seen[KEY_COUNT], const cha
     return unknown_key(path, e);
 }
 
+/* "parallel": "auto" */
+static bool is_auto_group(const cJSON *group) {
+    return strcmp(group->string, "parallel") == 0 && cJSON_IsString(group) &&
+           strcmp(group->valuestring, "auto") == 0;
+}
+
 static enum status set_group(struct spec *spec, bool seen[KEY_COUNT], const cJSON *group,
                              struct err *e) {
     if (cJSON_IsNull(group)) return STATUS_OK;
+    if (is_auto_group(group)) {
+        TRY(set_member(spec, seen, "parallel.ranks", group, e));
+        return set_member(spec, seen, "parallel.layout", group, e);
+    }
     if (!cJSON_IsObject(group)) {
         return err_set_param(e, STATUS_INVALID, group->string, "%s: expected an object",
                              group->string);

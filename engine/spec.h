@@ -87,7 +87,9 @@ struct spec {
     struct spec_strings sample_prompts;
     int64_t sample_max_tokens;
     struct {
-        int64_t ranks, zero_stage;
+        int64_t ranks; /* SPEC_AUTO: every GPU that is here, or 1 on a CPU */
+        char *layout;  /* given | auto: as the other keys say, or the fastest that fits */
+        int64_t zero_stage;
         int64_t tensor_parallel_degree, pipeline_parallel_degree;
         int64_t data_parallel_shard_degree; /* 0: all that train different rows */
         char *pipeline_parallel_schedule;   /* 1f1b | gpipe */
@@ -95,6 +97,8 @@ struct spec {
         char *reduce_dtype; /* float32 | bfloat16 */
         char *launcher;     /* local | mpi | slurm */
         char *hostfile;
+        int64_t gpus_per_node; /* ranks of one machine, for estimates and layouts */
+        char *network;         /* between machines: auto | infiniband-400 | ... */
         double silence_s, patience_s;
     } parallel;
     struct {

@@ -63,9 +63,30 @@ static enum status check_mesh(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+/* What is to be chosen is not said. */
+static enum status check_auto(const struct spec *s, struct err *e) {
+    const struct {
+        const char *path;
+        bool said;
+    } chosen[] = {
+        {"parallel.zero_stage", s->parallel.zero_stage != 0},
+        {"parallel.tensor_parallel_degree", s->parallel.tensor_parallel_degree != 1},
+        {"parallel.pipeline_parallel_degree", s->parallel.pipeline_parallel_degree != 1},
+        {"parallel.data_parallel_shard_degree", s->parallel.data_parallel_shard_degree != 0},
+        {"optimizer_offloading", s->optimizer_offloading},
+    };
+    for (size_t i = 0; i < COUNT_OF(chosen); i++) {
+        CHECK(!chosen[i].said, chosen[i].path,
+              "parallel.layout auto chooses %s: leave it out, or set parallel.layout to given",
+              chosen[i].path);
+    }
+    return STATUS_OK;
+}
+
 /* What the keys promise and this version does not have yet. */
 static enum status check_parallel(const struct spec *s, struct err *e) {
     const bool plain_lora = strcmp(s->finetuning_type, "lora") == 0 && !s->use_dora;
+    if (strcmp(s->parallel.layout, "auto") == 0) TRY(check_auto(s, e));
     TRY(check_mesh(s, e));
     CHECK(s->parallel.zero_stage < 3 || plain_lora, "parallel.zero_stage",
           "parallel.zero_stage 3 divides frozen weights: it needs finetuning_type lora without "

@@ -29,7 +29,7 @@ static void take(struct search *s, int64_t rows) {
 static enum status need_of(struct search *s, int64_t rows, int64_t *need, struct err *e) {
     take(s, rows);
     if (s->subject->corpus) TRY(corpus_cut(s->subject->corpus, s->spec, s->subject->config, e));
-    *s->plans = (struct plan_ranks){0};
+    plan_ranks_release(s->plans);
     TRY(plan_ranks_make(s->plans, s->subject, e));
     *need = plan_need(&s->plans->plan);
     return STATUS_OK;
@@ -85,6 +85,7 @@ enum status auto_batch_find(struct spec *spec, struct layout *layout,
     s.step_rows = asked > 1 ? asked : 0;
     enum status status =
         s.step_rows ? find_divisor(&s, &rows, &need, e) : find_largest(&s, &rows, &need, e);
+    plan_ranks_release(s.plans);
     mem_free(s.plans);
     TRY(status);
     if (need <= capacity) return STATUS_OK;

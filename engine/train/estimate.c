@@ -3,6 +3,7 @@
  * The keys are those that POST /v1/plan answers with; the command line and the page draw them. */
 #include "engine/train/estimate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -109,18 +110,47 @@ static enum status use_processor(struct estimate_place *p, const struct spec *sp
 enum status estimate_place_find(struct estimate_place *p, const struct spec *spec,
                                 const struct device_options *options, const char *card,
                                 struct err *e) {
+    const bool gpu = card || str_starts_with(spec->device, "cuda");
     *p = (struct estimate_place){.overhead = -1};
     place_named(p, spec->device);
-    if (card) return use_card(p, spec, card, options->precision, e);
-    if (!str_starts_with(spec->device, "cuda")) return use_processor(p, spec, options, e);
-    use_gpu(p, spec, options->precision);
+    if (card) {
+        TRY(use_card(p, spec, card, options->precision, e));
+    } else if (gpu) {
+        use_gpu(p, spec, options->precision);
+    } else {
+        TRY(use_processor(p, spec, options, e));
+    }
+    p->links =
+        links_find(gpu ? p->name : "cpu", spec->parallel.network, spec->parallel.gpus_per_node);
     return STATUS_OK;
 }
 
-double estimate_step_seconds(const struct plan *plan, const struct rates *rates) {
-    if (rates->counts[WORK_PRODUCT] == 0) return 0;
-    const struct device_work work = plan_step_work(plan);
-    return cost_seconds(&work, rates, NULL);
+/* What is exchanged aside runs beside the computing of its own part of the step. */
+static void add_part(struct step_time *t, double times, const struct device_work *work,
+                     const struct exchange_time *said, const struct rates *rates) {
+    const double computing = cost_seconds(work, rates, NULL);
+    const double hidden = fmin(computing, said->aside);
+    t->computing += times * computing;
+    t->hidden += times * hidden;
+    t->exchange += times * (said->plain + said->aside - hidden);
+    t->bytes += times * said->bytes;
+    t->across += times * said->across;
+}
+
+struct step_time estimate_step(const struct plan *plan, const struct rates *rates,
+                               const struct links *links, const struct mesh_shape *shape) {
+    struct step_time t = {.tokens = plan->tokens_per_step * (double)mesh_data_world(shape)};
+    if (rates->counts[WORK_PRODUCT] == 0 || plan->micros_per_step <= 0) return t;
+    const struct exchange_time micro = links_time(links, &plan->micro_traffic),
+                               update = links_time(links, &plan->update_traffic);
+    add_part(&t, plan->micros_per_step, &plan->micro_work, &micro, rates);
+    /* A pipeline of p stages and m micro-batches is idle for p - 1 of m + p - 1 turns (Narayanan et
+     * al. 2021, section 2.2), in either schedule. */
+    t.waiting = (t.computing + t.exchange) * (double)(shape->degree[AXIS_PIPELINE] - 1) /
+                plan->micros_per_step;
+    add_part(&t, 1, &plan->update_work, &update, rates);
+    t.seconds = t.computing + t.exchange + t.waiting;
+    return t;
 }
 
 static void add_verdict(cJSON *json, const struct plan *plan, const struct estimate_place *p) {
@@ -180,32 +210,54 @@ static void add_classes(cJSON *time, const double by_class[WORK_CLASS_COUNT]) {
     }
 }
 
-static void add_time(cJSON *json, const struct plan *plan, const struct estimate_place *p,
-                     int64_t total_steps) {
-    const struct device_work work = plan_step_work(plan);
+static void add_link(cJSON *json, const char *key, const struct link_speed *link) {
+    cJSON *const item = cJSON_AddObjectToObject(json, key);
+    json_add_string(item, "name", link->name);
+    json_add_number(item, "bytes_per_second", link->bytes_per_second);
+    json_add_string(item, "from", link->from);
+}
+
+static void add_exchange(cJSON *time, const struct step_time *t, const struct links *links) {
+    cJSON *const exchange = cJSON_AddObjectToObject(time, "exchange");
+    json_add_number(exchange, "bytes_per_step", t->bytes);
+    json_add_number(exchange, "seconds", t->exchange);
+    json_add_number(exchange, "hidden_seconds", t->hidden);
+    json_add_number(exchange, "between_machines_seconds", t->across);
+    json_add_i64(exchange, "ranks_per_machine", links->ranks_per_node);
+    add_link(exchange, "link", &links->node);
+    add_link(exchange, "network", &links->network);
+}
+
+static void add_time(cJSON *json, const struct estimate_subject *s,
+                     const struct estimate_place *p) {
+    const struct device_work work = plan_step_work(s->slowest);
+    const struct step_time t = estimate_step(s->slowest, &p->rates, &p->links, &s->shape);
     cJSON *const time = cJSON_AddObjectToObject(json, "time");
     json_add_number(time, "flops_per_step", cost_flops(&work));
-    json_add_number(time, "tokens_per_step", plan->tokens_per_step);
-    json_add_number(time, "micro_batches_per_step", plan->micros_per_step);
-    if (p->rates.counts[WORK_PRODUCT] == 0) {
+    json_add_number(time, "tokens_per_step", t.tokens);
+    json_add_number(time, "micro_batches_per_step", s->slowest->micros_per_step);
+    if (t.seconds <= 0) {
         cJSON_AddNullToObject(time, "seconds_per_step");
         json_add_string(time, "rates", "unknown");
         return;
     }
     double by_class[WORK_CLASS_COUNT];
-    const double seconds = cost_seconds(&work, &p->rates, by_class);
-    json_add_number(time, "seconds_per_step", seconds);
-    json_add_number(time, "tokens_per_second", plan->tokens_per_step / seconds);
-    if (total_steps > 0) json_add_number(time, "seconds_total", seconds * (double)total_steps);
+    (void)cost_seconds(&work, &p->rates, by_class);
+    json_add_number(time, "seconds_per_step", t.seconds);
+    json_add_number(time, "tokens_per_second", t.tokens / t.seconds);
+    if (s->total_steps > 0)
+        json_add_number(time, "seconds_total", t.seconds * (double)s->total_steps);
     json_add_string(time, "rates", p->rates.measured ? "measured" : "published");
     json_add_string(time, "rates_of", p->rates.name);
     add_classes(time, by_class);
+    if (mesh_world(&s->shape) == 1) return;
+    add_exchange(time, &t, &p->links);
+    json_add_number(time, "pipeline_waits_seconds", t.waiting);
 }
 
-void estimate_add(cJSON *json, const struct plan *plan, const struct estimate_place *p,
-                  int64_t total_steps) {
-    add_verdict(json, plan, p);
-    add_when(json, plan);
-    add_beside(json, plan, p);
-    add_time(json, plan, p, total_steps);
+void estimate_add(cJSON *json, const struct estimate_subject *s, const struct estimate_place *p) {
+    add_verdict(json, s->plan, p);
+    add_when(json, s->plan);
+    add_beside(json, s->plan, p);
+    add_time(json, s, p);
 }

@@ -17,7 +17,8 @@ struct estimate_place {
     char name[RATES_NAME_MAX];
     char missing[256];  /* why the capacity is unknown, for the user */
     struct rates rates; /* zeroed: unknown */
-    int64_t overhead;   /* context and libraries, beside the arena; -1: unknown */
+    struct links links;
+    int64_t overhead; /* context and libraries, beside the arena; -1: unknown */
     bool overhead_measured;
 };
 
@@ -28,11 +29,30 @@ enum status estimate_place_find(struct estimate_place *place, const struct spec 
                                 const struct device_options *options, const char *card,
                                 struct err *e);
 
-/* Adds "verdict", "phase_table", "when", "overhead", "host" and "time" to a plan's JSON. */
-void estimate_add(cJSON *json, const struct plan *plan, const struct estimate_place *place,
-                  int64_t total_steps);
+/* Seconds of a step of all ranks together. */
+struct step_time {
+    double seconds;   /* all of it; 0: rates are unknown */
+    double computing; /* of the slowest rank */
+    double exchange;  /* that nothing hides */
+    double hidden;    /* exchange beside computing */
+    double waiting;   /* of a pipeline that fills and empties */
+    double bytes;     /* that one rank sends */
+    double across;    /* of all exchange: between machines */
+    double tokens;    /* of all ranks that train different rows */
+};
+/* By the plan of the slowest rank of a world of this shape. */
+struct step_time estimate_step(const struct plan *plan, const struct rates *rates,
+                               const struct links *links, const struct mesh_shape *shape);
 
-/* Seconds of a step of this plan, 0 where rates are unknown. */
-double estimate_step_seconds(const struct plan *plan, const struct rates *rates);
+/* What time a plan's JSON tells. */
+struct estimate_subject {
+    const struct plan *plan;    /* of the rank that needs most memory */
+    const struct plan *slowest; /* of the one that takes longest */
+    struct mesh_shape shape;
+    int64_t total_steps; /* 0: unknown */
+};
+/* Adds "verdict", "phase_table", "when", "overhead", "host" and "time" to a plan's JSON. */
+void estimate_add(cJSON *json, const struct estimate_subject *subject,
+                  const struct estimate_place *place);
 
 #endif

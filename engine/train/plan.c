@@ -159,7 +159,8 @@ static struct device_work work_since(const struct device *device, const struct d
     return work;
 }
 
-/* The work of an average micro-batch that is not the first of its step, and of an update. */
+/* The work and traffic of an average micro-batch that is not the first of its step, and of an
+ * update with the sum of gradients before it. */
 static enum status count_work(struct session *s, const struct plan_request *request,
                               struct plan *plan, struct err *e) {
     if (!request->counts_work || request->train->micros == 0) return STATUS_OK;
@@ -173,13 +174,19 @@ static enum status count_work(struct session *s, const struct plan_request *requ
     enum status status = STATUS_OK;
     struct device_work *const work = &s->device->work;
     shape_batch(&mean, &batch);
+    const struct traffic_book nothing = {.count = 0};
     struct device_work before = *work;
+    struct traffic_book said = traffic_since(s->comm, &nothing);
     GUARD(step_train(&s->model, &batch, &options, &sums, e));
     plan->micro_work = work_since(s->device, &before);
+    plan->micro_traffic = traffic_since(s->comm, &said);
     before = *work;
+    said = traffic_since(s->comm, &nothing);
     GUARD(optimizer_zero_grad(&s->optimizer, e));
+    GUARD(optimizer_sum_gradients(&s->optimizer, e));
     GUARD(optimizer_step(&s->optimizer, request->spec->learning_rate, &report, e));
     plan->update_work = work_since(s->device, &before);
+    plan->update_traffic = traffic_since(s->comm, &said);
 done:
     batch_release(&batch);
     return status;
@@ -205,18 +212,32 @@ struct device_work plan_step_work(const struct plan *plan) {
     return work;
 }
 
-enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e) {
-    *plan = (struct plan){0};
+static enum status open_null(struct session *s, const struct plan_request *request, struct err *e) {
     char device[64];
     const char *const kind = str_starts_with(request->spec->device, "cuda") ? "cuda" : "cpu";
     snprintf(device, sizeof device, "null:%s", kind);
-    struct session s = {0};
     const struct session_place place = {.device = device, .train = true};
     struct session_options options = *request->options;
     options.optimizer.offloading = layout_of(request).optimizer_offloading;
     options.optimizer.zero_stage = layout_of(request).zero_stage;
-    enum status status = session_open(&s, &place, request->config, &options, e);
+    return session_open(s, &place, request->config, &options, e);
+}
+
+enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e) {
+    *plan = (struct plan){0};
+    struct session s = {0};
+    enum status status = open_null(&s, request, e);
     if (status == STATUS_OK) status = fill(plan, &s, request, e);
+    session_close(&s);
+    return status;
+}
+
+enum status plan_held(const struct plan_request *request, uint64_t *out, struct err *e) {
+    struct session s = {0};
+    struct arena_stats stats;
+    const enum status status = open_null(&s, request, e);
+    if (status == STATUS_OK) arena_get_stats(s.arena, &stats);
+    if (status == STATUS_OK) *out = stats.trace;
     session_close(&s);
     return status;
 }

@@ -8,6 +8,7 @@
 #define PLIMSOLL_ENGINE_TRAIN_PLAN_H
 
 #include "base/json.h"
+#include "engine/train/links.h"
 #include "engine/train/session.h"
 #include "engine/train/shapes.h"
 
@@ -36,6 +37,7 @@ struct plan {
     /* Of one average micro-batch and of one update, and what a step is made of on average; zero
      * unless the request wants it. */
     struct device_work micro_work, update_work;
+    struct traffic_book micro_traffic, update_traffic;
     double micros_per_step, tokens_per_step; /* tokens: padding included */
 };
 
@@ -47,6 +49,11 @@ struct device_work plan_step_work(const struct plan *plan);
 /* Runs two steps of every shape, the evaluation and the samples. Errors as for the run itself,
  * except that memory never runs out. */
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e);
+
+/* A fingerprint of what the rank of a request holds all the time: allocations while the session is
+ * opened. Ranks of one stage that differ in nothing else and have the same one, have the same plan.
+ */
+enum status plan_held(const struct plan_request *request, uint64_t *out, struct err *e);
 
 /* One step in an open session: so many micro-batches like this one, then the update. */
 enum status plan_step(struct session *s, const struct plan_request *request,

@@ -212,7 +212,13 @@ static enum status answer(const struct question *q, cJSON **out, struct err *e) 
     json_add_string(json, "data_from", q->data);
     cJSON_AddItemToObject(json, "ranks", plan_ranks_to_json(q->plans));
     json_add_i64(json, "neediest_rank", q->plans->neediest);
-    estimate_add(json, plan, &q->place, q->has_corpus ? r->corpus.total_steps : 0);
+    const struct estimate_subject subject = {.plan = plan,
+                                             .slowest = plan_ranks_slowest(q->plans, &q->place),
+                                             .shape = q->plans->shape,
+                                             .total_steps =
+                                                 q->has_corpus ? r->corpus.total_steps : 0};
+    cJSON_AddItemToObject(json, "rank_classes", plan_classes_to_json(q->plans));
+    estimate_add(json, &subject, &q->place);
     if (q->has_corpus) add_corpus(json, r);
     cJSON_AddItemToObject(json, "layout", layout_to_json(&r->layout));
     cJSON_AddItemToObject(json, "spec", spec_to_json(&r->spec));
@@ -254,6 +260,7 @@ enum status plan_ask(char **args, cJSON **out, struct err *e) {
     json = NULL;
 done:
     cJSON_Delete(json);
+    plan_ranks_release(q.plans);
     mem_free(q.plans);
     run_close(r);
     mem_free(r);

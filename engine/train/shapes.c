@@ -56,7 +56,7 @@ static void sum(struct batch_shapes *shapes, const struct batch_shape *s) {
     shapes->sums.longest += (double)s->tokens * (double)s->max_seqlen;
 }
 
-static void bound(struct batch_shapes *shapes, const struct batcher *b) {
+void shapes_bound(struct batch_shapes *shapes, const struct batcher *b) {
     const struct dataset_counts *const counts = &b->dataset->counts;
     struct batch_options largest = b->options;
     if (!largest.packing) largest.max_length = counts->longest;
@@ -77,7 +77,7 @@ void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) 
     *shapes = (struct batch_shapes){.exact = true};
     const int64_t per_step = b->dataset->counts.tokens / larger(1, b->steps_per_epoch);
     if (steps > SCAN_TOKENS_MAX / larger(1, per_step)) {
-        bound(shapes, b);
+        shapes_bound(shapes, b);
         return;
     }
     /* In file order every epoch is the same. */

@@ -30,6 +30,8 @@ struct batch_shapes {
  * (SCAN_TOKENS_MAX in shapes.c), else bounds them. The step that the batcher had prepared is then
  * another one. */
 void shapes_scan(struct batch_shapes *shapes, struct batcher *batcher, int64_t steps);
+/* The one bound of all, whichever rank's. */
+void shapes_bound(struct batch_shapes *shapes, const struct batcher *batcher);
 /* Without data: full rows of max_length, everything trained. */
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options);
 /* No larger than `rows` rows of `length` tokens: what cutting the rows of the data would leave. */
