@@ -80,15 +80,44 @@ enum status file_read(const char *path, size_t bytes_max, struct str *out, struc
     return status;
 }
 
-enum status file_write_atomic(const char *path, const void *bytes, size_t count, struct err *e) {
+/* Opening a folder makes NFS ask its server whether it has changed. */
+void file_look_again(const char *folder) {
+    const int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
+}
+
+static enum status open_writer(struct file_writer *w, const char *path, mode_t mode,
+                               struct err *e) {
+    char *temporary = str_format("%s.tmp.%ld", path, (long)getpid());
+    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+    if (fd < 0) {
+        const enum status status = file_error(e, "writing", path);
+        mem_free(temporary);
+        return status;
+    }
+    *w = (struct file_writer){
+        .fd_plus_1 = fd + 1, .path = mem_strdup(path), .path_temporary = temporary};
+    return STATUS_OK;
+}
+
+static enum status write_whole(const char *path, mode_t mode, const void *bytes, size_t count,
+                               struct err *e) {
     struct file_writer w = {0};
-    TRY(file_writer_open(&w, path, e));
+    TRY(open_writer(&w, path, mode, e));
     const enum status status = file_writer_write(&w, bytes, count, e);
     if (status != STATUS_OK) {
         file_writer_abort(&w);
         return status;
     }
     return file_writer_commit(&w, e);
+}
+
+enum status file_write_atomic(const char *path, const void *bytes, size_t count, struct err *e) {
+    return write_whole(path, 0666, bytes, count, e);
+}
+
+enum status file_write_private(const char *path, const void *bytes, size_t count, struct err *e) {
+    return write_whole(path, 0600, bytes, count, e);
 }
 
 enum status file_size(const char *path, int64_t *bytes, struct err *e) {
@@ -300,16 +329,7 @@ void file_reader_close(struct file_reader *r) {
 }
 
 enum status file_writer_open(struct file_writer *w, const char *path, struct err *e) {
-    char *temporary = str_format("%s.tmp.%ld", path, (long)getpid());
-    const int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd < 0) {
-        const enum status status = file_error(e, "writing", path);
-        mem_free(temporary);
-        return status;
-    }
-    *w = (struct file_writer){
-        .fd_plus_1 = fd + 1, .path = mem_strdup(path), .path_temporary = temporary};
-    return STATUS_OK;
+    return open_writer(w, path, 0666, e);
 }
 
 enum status file_writer_write(struct file_writer *w, const void *bytes, size_t count,

@@ -25,6 +25,8 @@ char *file_join(const char *folder, const char *name);
 const char *file_base_name(const char *path);
 bool file_exists(const char *path);
 bool file_is_folder(const char *path);
+/* Network file systems remember for a while that a name was not in a folder: forgets it. */
+void file_look_again(const char *folder);
 /* True if `name` is one plain path component: not empty, not "." or "..", no slash, backslash or
  * control character, at most 255 bytes. */
 bool file_name_is_plain(const char *name);
@@ -33,6 +35,8 @@ bool file_name_is_plain(const char *name);
 enum status file_read(const char *path, size_t bytes_max, struct str *out, struct err *e);
 /* Replaces the file by exactly these bytes, or leaves it untouched. */
 enum status file_write_atomic(const char *path, const void *bytes, size_t count, struct err *e);
+/* The same for what only this user may read. */
+enum status file_write_private(const char *path, const void *bytes, size_t count, struct err *e);
 /* Size in bytes. */
 enum status file_size(const char *path, int64_t *bytes, struct err *e);
 /* When the contents last changed, in seconds since 1970. */

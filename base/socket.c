@@ -17,9 +17,12 @@
 #include <string.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-enum { LISTEN_BACKLOG = 512 };
+#include "base/file.h"
+
+enum { LISTEN_BACKLOG = 512, BOOT_ID_MAX = 64 };
 
 static enum status socket_error(struct err *e, const char *doing) {
     return err_set(e, STATUS_IO, "%s: %s", doing, strerror(errno));
@@ -112,19 +115,69 @@ int64_t socket_receive(int fd, void *bytes, size_t capacity) {
     return got < 0 && try_later() ? 0 : -1;
 }
 
-void socket_addresses(struct str *out) {
-    struct ifaddrs *all = NULL;
-    str_append(out, "127.0.0.1");
-    if (getifaddrs(&all) != 0) return;
-    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
-        char text[INET_ADDRSTRLEN];
-        if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET) continue;
-        if (i->ifa_flags & IFF_LOOPBACK || !(i->ifa_flags & IFF_UP)) continue;
-        const struct sockaddr_in *const address = (const struct sockaddr_in *)i->ifa_addr;
-        if (!inet_ntop(AF_INET, &address->sin_addr, text, sizeof text)) continue;
-        str_appendf(out, " %s", text);
+int64_t socket_send_more(int fd, const void *bytes, size_t count) {
+    const ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL | MSG_MORE);
+    if (sent >= 0) return sent;
+    return try_later() ? 0 : -1;
+}
+
+int64_t socket_unanswered_ms(int fd) {
+    struct tcp_info info = {0};
+    socklen_t size = sizeof info;
+    if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+    return info.tcpi_unacked > 0 && info.tcpi_retransmits > 0 ? (int64_t)info.tcpi_last_ack_recv
+                                                              : 0;
+}
+
+/* True if `name` is one of the names in `list`, or there is no list. */
+static bool is_listed(const char *list, const char *name) {
+    const size_t len = strlen(name);
+    for (const char *at = list; at && *at;) {
+        const size_t part = strcspn(at, ",");
+        if (part == len && strncmp(at, name, len) == 0) return true;
+        at += part + (at[part] == ',');
     }
-    freeifaddrs(all);
+    return !list || !*list;
+}
+
+static bool address_of(const struct ifaddrs *i, char text[INET_ADDRSTRLEN]) {
+    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP)) return false;
+    const struct sockaddr_in *const address = (const struct sockaddr_in *)i->ifa_addr;
+    return inet_ntop(AF_INET, &address->sin_addr, text, INET_ADDRSTRLEN) != NULL;
+}
+
+enum status socket_addresses(struct str *out, const char *interfaces, struct err *e) {
+    struct ifaddrs *all = NULL;
+    struct str there = {0};
+    char text[INET_ADDRSTRLEN];
+    const size_t before = out->len;
+    if (getifaddrs(&all) != 0) all = NULL;
+    for (const struct ifaddrs *i = all; i; i = i->ifa_next) {
+        if (!address_of(i, text)) continue;
+        str_appendf(&there, "%s%s", there.len ? ", " : "", i->ifa_name);
+        const bool wanted = interfaces && *interfaces ? is_listed(interfaces, i->ifa_name)
+                                                      : !(i->ifa_flags & IFF_LOOPBACK);
+        if (wanted) str_appendf(out, "%s%s", out->len > before ? " " : "", text);
+    }
+    if (all) freeifaddrs(all);
+    enum status status = STATUS_OK;
+    if (interfaces && *interfaces && out->len == before)
+        status = err_set(e, STATUS_NOT_FOUND,
+                         "no interface %.60s with an address is here; there are: %.200s",
+                         interfaces, there.len ? str_text(&there) : "none");
+    str_release(&there);
+    return status;
+}
+
+void socket_machine(struct str *out) {
+    struct stat space;
+    struct err ignored = {0};
+    struct str boot = {0};
+    if (file_read("/proc/sys/kernel/random/boot_id", BOOT_ID_MAX, &boot, &ignored) == STATUS_OK &&
+        stat("/proc/self/ns/net", &space) == 0)
+        str_appendf(out, "%.*s/%llu", (int)strcspn(str_text(&boot), "\n"), str_text(&boot),
+                    (unsigned long long)space.st_ino);
+    str_release(&boot);
 }
 
 void socket_host_name(char *name, size_t size) {

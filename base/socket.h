@@ -24,9 +24,19 @@ void socket_close(int *fd);
 int64_t socket_send(int fd, const void *bytes, size_t count);
 int64_t socket_receive(int fd, void *bytes, size_t capacity);
 
-/* Numeric addresses by which other machines may reach this one, separated by spaces, the loopback
- * address first. */
-void socket_addresses(struct str *out);
+/* As socket_send, when more follows at once: small parts then leave together. */
+int64_t socket_send_more(int fd, const void *bytes, size_t count);
+/* For how long what was sent has waited for a sign of the other side's kernel; 0: nothing waits. A
+ * receiver that does not read is no silence: its kernel answers. */
+int64_t socket_unanswered_ms(int fd);
+
+/* Numeric addresses by which other machines may reach this one, separated by spaces: of all
+ * interfaces that are up but loopback, or of those that `interfaces` names, separated by commas.
+ * STATUS_NOT_FOUND if a named one has no address, saying which there are. */
+enum status socket_addresses(struct str *out, const char *interfaces, struct err *e);
+/* What tells two processes that they can reach each other by the loopback address: this boot of
+ * this machine, and the network namespace. Empty where the system does not say. */
+void socket_machine(struct str *out);
 /* This machine's name, for people. */
 void socket_host_name(char *name, size_t size);
 /* Bytes that nobody can guess. */

@@ -11,6 +11,7 @@
 
 #include "base/environment.h"
 #include "base/mem.h"
+#include "base/socket.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
 #include "kernels/peers.h"
@@ -34,25 +35,66 @@ enum status comm_open_planned(struct comm **out, int64_t rank, int64_t world, st
 }
 
 /* Ranks of one machine share its cores, unless the user or the launcher has divided them. */
-static void share_cores(const struct comm_place *place) {
+static void share_cores(const struct comm *c) {
     if (environment("OMP_NUM_THREADS")) return;
-    const int threads = omp_get_max_threads() / (int)place->local_world;
+    const int threads = omp_get_max_threads() / (int)c->local_world;
     omp_set_num_threads(threads > 1 ? threads : 1);
+}
+
+/* What each tells all before the device data have a way. */
+struct arrival {
+    char machine[80];
+    bool can_mpi;
+};
+
+static void count_local(struct comm *c, const struct arrival *all) {
+    int64_t before = 0, here = 0;
+    for (int64_t rank = 0; rank < c->world; rank++) {
+        if (strcmp(all[rank].machine, all[c->rank].machine) != 0) continue;
+        before += rank < c->rank;
+        here++;
+    }
+    c->local_rank = before;
+    c->local_world = here;
+}
+
+/* Who is where, and whether all can go through MPI. */
+static enum status get_to_know(struct comm *c, const struct comm_place *place, bool *mpi,
+                               bool *elsewhere, struct err *e) {
+    struct arrival mine = {.can_mpi = mover_can_mpi(place)};
+    struct arrival *const all = mem_new((size_t)c->world, sizeof *all);
+    struct str machine = {0};
+    socket_machine(&machine);
+    snprintf(mine.machine, sizeof mine.machine, "%s", str_text(&machine));
+    str_release(&machine);
+    const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
+    *mpi = true;
+    *elsewhere = mine.machine[0] == 0;
+    for (int64_t rank = 0; rank < c->world; rank++) {
+        *mpi = *mpi && all[rank].can_mpi;
+        *elsewhere = *elsewhere || strcmp(all[rank].machine, all[0].machine) != 0;
+    }
+    if (status == STATUS_OK && !place->local_told) count_local(c, all);
+    mem_free(all);
+    return status;
 }
 
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e) {
     TRY(comm_open_planned(out, place->rank, place->world, e));
     struct comm *const c = *out;
+    struct comm_place found = *place;
+    bool mpi = false;
     c->options = *options;
     c->local_rank = place->local_rank;
     c->local_world = place->local_world;
     if (place->world == 1) return STATUS_OK;
-    share_cores(place);
     comm_doing(c, "the start");
     TRY(wire_open(&c->wire, place, options, e));
-    /* GPUs may do without MPI; comm_attach knows. */
-    if (mover_open(&c->mover, place, &c->no_mover) != STATUS_OK) {
+    TRY(get_to_know(c, place, &mpi, &found.elsewhere, e));
+    share_cores(c);
+    /* GPUs may do without; comm_attach knows. */
+    if (mover_open(&c->mover, c, &found, mpi, &c->no_mover) != STATUS_OK) {
         mover_close(c->mover, false);
         c->mover = NULL;
     }

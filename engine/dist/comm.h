@@ -2,10 +2,11 @@
  *
  * There are two channels. The host channel (comm_gather) carries small records through sockets that
  * a thread of each rank serves: no device work holds it up, and it knows within seconds who is gone
- * or stopped. Device data (group.h) go from GPU to GPU through NCCL where every rank
- * has one of its own, and else through MPI. Every wait has a deadline; a rank
- * that is lost ends the wait on every other with STATUS_LOST, whose text names the rank and the
- * collective. Every rank must make the same calls in the same order. One thread, the trainer's. */
+ * or stopped. Device data (group.h) go from GPU to GPU through NCCL where every rank has one of its
+ * own, else through MPI, or over TCP where MPI has not started the ranks. Every wait has a
+ * deadline; a rank that is lost ends the wait on every other with STATUS_LOST, whose text names the
+ * rank and the collective. Every rank must make the same calls in the same order. One thread, the
+ * trainer's. */
 #ifndef PLIMSOLL_ENGINE_DIST_COMM_H
 #define PLIMSOLL_ENGINE_DIST_COMM_H
 
@@ -21,13 +22,14 @@ enum { COMM_WORLD_MAX = 4096 };
 enum comm_launcher {
     LAUNCHED_ALONE,  /* by nobody: it is the only rank */
     LAUNCHED_BY_MPI, /* mpirun, or srun with its MPI plugin */
-    LAUNCHED_BY_NAME /* RANK and WORLD_SIZE, or SLURM_PROCID and SLURM_NTASKS */
+    LAUNCHED_BY_NAME /* RANK and WORLD_SIZE, or SLURM_PROCID and SLURM_STEP_NUM_TASKS */
 };
 
 /* A process's place among the ranks. */
 struct comm_place {
     int64_t rank, world;
     int64_t local_rank, local_world; /* among those on this machine */
+    bool local_told;                 /* by the launcher; else the ranks find it out (comm_open) */
     bool elsewhere;                  /* some may be on other machines */
     enum comm_launcher launcher;
 };
@@ -74,7 +76,7 @@ struct comm {
     int64_t rank, world;
     int64_t local_rank, local_world;
     struct wire *wire;   /* the host channel, NULL where nobody else is there */
-    struct mover *mover; /* device data through MPI, NULL where there is none: no_mover says why */
+    struct mover *mover; /* device data by way of the host, NULL where that fails: no_mover */
     struct err no_mover;
     struct device_peers *peers; /* device data from GPU to GPU, or NULL */
     int64_t peers_bytes;        /* what NCCL took of the device, outside the arena */

@@ -16,6 +16,7 @@ void peer_release(struct peer *p) {
     socket_close(&p->fd);
     str_release(&p->in);
     str_release(&p->out);
+    p->out_used = 0;
 }
 
 void peer_put(struct peer *p, enum frame_kind kind, int64_t number, const void *payload,
@@ -40,13 +41,12 @@ bool peer_flush(struct peer *p) {
 }
 
 bool peer_fill(struct peer *p) {
-    char *const bytes = mem_new(RECEIVE_BYTES, 1);
+    char bytes[RECEIVE_BYTES];
     int64_t got;
-    while ((got = socket_receive(p->fd, bytes, RECEIVE_BYTES)) > 0) {
+    while ((got = socket_receive(p->fd, bytes, sizeof bytes)) > 0) {
         str_append_bytes(&p->in, bytes, (size_t)got);
         p->heard_ns = clock_steady_ns();
     }
-    mem_free(bytes);
     return got == 0;
 }
 

@@ -1,4 +1,5 @@
-/* mover.c - loading the MPI module, and waiting for its messages without ever waiting inside MPI.
+/* mover.c - choosing and loading what moves the bytes, and waiting for its messages without ever
+ * waiting inside it.
  *
  * Between two looks the thread first yields, then sleeps longer and longer: ranks may share cores,
  * and who spins takes the time of the rank that it waits for. */
@@ -13,7 +14,7 @@
 #include "base/environment.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "base/str.h"
+#include "engine/dist/socket_mover.h"
 #include "engine/dist/wire.h"
 
 enum { YIELDS = 200, NAP_FIRST_US = 20, NAP_MOST_US = 500, CHECK_EVERY = 64 };
@@ -23,7 +24,14 @@ struct mover {
     void *library;
     const struct mpi_module *module;
     void *state;
+    void (*rest)(void *state); /* instead of naps; NULL: naps */
+    const char *name;          /* in errors */
 };
+
+static const struct mpi_module SOCKETS = {.version = MPI_MODULE_VERSION,
+                                          .close = socket_mover_close,
+                                          .post = socket_mover_post,
+                                          .test = socket_mover_test};
 
 /* Beside the program, where the build and the installation put it. Caller frees. */
 static char *module_path(void) {
@@ -36,35 +44,40 @@ static char *module_path(void) {
     return file_join(program, MODULE_NAME);
 }
 
-static enum status load(struct mover *m, const struct comm_place *place, struct err *e) {
+bool mover_can_mpi(const struct comm_place *place) {
     char *const path = module_path();
-    enum status status = STATUS_OK;
-    if (!file_exists(path)) {
-        status = err_set(e, STATUS_UNSUPPORTED,
-                         "this is rank %lld of %lld, and %s is not there: plimsoll was built "
-                         "without MPI; build it with libopenmpi-dev installed, or set "
-                         "parallel.ranks to 1",
-                         (long long)place->rank, (long long)place->world, path);
-    } else if (!(m->library = dlopen(path, RTLD_NOW | RTLD_GLOBAL))) {
-        status = err_set(e, STATUS_UNSUPPORTED,
-                         "MPI cannot be loaded: %s (is openmpi-bin installed?)", dlerror());
-    }
+    const bool can = place->launcher == LAUNCHED_BY_MPI && file_exists(path);
     mem_free(path);
-    TRY(status);
+    return can;
+}
+
+static enum status load(struct mover *m, struct err *e) {
+    char *const path = module_path();
+    m->library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    mem_free(path);
+    FAIL_IF(!m->library, STATUS_UNSUPPORTED, "MPI cannot be loaded: %s (is openmpi-bin installed?)",
+            dlerror());
     m->module = dlsym(m->library, MPI_MODULE_SYMBOL);
     FAIL_IF(!m->module || m->module->version != MPI_MODULE_VERSION, STATUS_UNSUPPORTED,
             "%s is of another version of plimsoll", MODULE_NAME);
     return STATUS_OK;
 }
 
-enum status mover_open(struct mover **out, const struct comm_place *place, struct err *e) {
-    struct mover *const m = *out = mem_new(1, sizeof *m);
-    char why[MPI_MODULE_TEXT] = "";
-    int64_t rank = 0, world = 0;
-    TRY(load(m, place, e));
+/* What Open MPI should do differently here, where the user has not said otherwise. */
+static void preset_mpi(void) {
+    const char *const interfaces = environment("PLIMSOLL_INTERFACE");
     /* Reading another process's memory is forbidden in most containers, where Open MPI then fails;
        elsewhere it saves one copy. */
     environment_preset("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
+    if (interfaces) environment_preset("OMPI_MCA_btl_tcp_if_include", interfaces);
+}
+
+static enum status open_mpi(struct mover *m, const struct comm_place *place, struct err *e) {
+    char why[MPI_MODULE_TEXT] = "";
+    int64_t rank = 0, world = 0;
+    m->name = "MPI";
+    TRY(load(m, e));
+    preset_mpi();
     FAIL_IF(!m->module->open(&m->state, &rank, &world, why), STATUS_DEVICE,
             "MPI does not start: %s", why);
     FAIL_IF(
@@ -75,10 +88,21 @@ enum status mover_open(struct mover **out, const struct comm_place *place, struc
     return STATUS_OK;
 }
 
+enum status mover_open(struct mover **out, struct comm *c, const struct comm_place *place, bool mpi,
+                       struct err *e) {
+    struct mover *const m = *out = mem_new(1, sizeof *m);
+    if (mpi) return open_mpi(m, place, e);
+    struct socket_mover *sockets = NULL;
+    const enum status status = socket_mover_open(&sockets, c, place->elsewhere, e);
+    *m = (struct mover){
+        .module = &SOCKETS, .state = sockets, .rest = socket_mover_rest, .name = "the network"};
+    return status;
+}
+
 void mover_close(struct mover *m, bool in_order) {
     if (!m) return;
     /* Out of order MPI is left open: its end waits for ranks that will not come. */
-    if (m->state && in_order) m->module->close(m->state);
+    if (m->state && (in_order || m->rest)) m->module->close(m->state);
     mem_free(m);
 }
 
@@ -101,25 +125,37 @@ static enum status report_late(struct comm *c, int64_t late, struct err *e) {
     return wire_report(c->wire, late, text, e);
 }
 
+/* The mover itself finds that it cannot go on. */
+static enum status report_failure(struct comm *c, int64_t peer, const char *why, struct err *e) {
+    char name[160], text[ERR_TEXT_MAX];
+    TRY(wire_check(c->wire, e)); /* a lost rank may show itself here first */
+    if (peer < 0 || !c->mover->rest)
+        return err_set(e, STATUS_DEVICE, "%s failed: %s", c->mover->name, why);
+    snprintf(text, sizeof text, "%s: device data do not pass, %s, %s",
+             wire_name(c->wire, peer, name), why, c->doing);
+    return wire_report(c->wire, peer, text, e);
+}
+
 enum status mover_exchange(struct comm *c, const struct mpi_message *messages, int64_t count,
                            struct err *e) {
     struct mover *const m = c->mover;
     char why[MPI_MODULE_TEXT] = "";
     const int64_t began = clock_steady_ns();
     bool done = false;
-    int64_t late = 0;
-    FAIL_IF(!m->module->post(m->state, messages, (int)count, why), STATUS_DEVICE, "MPI failed: %s",
-            why);
+    int64_t late = -1;
+    FAIL_IF(!m->module->post(m->state, messages, (int)count, why), STATUS_DEVICE, "%s failed: %s",
+            m->name, why);
     for (int64_t turn = 0; !done; turn++) {
-        if (!m->module->test(m->state, &done, &late, why)) {
-            TRY(wire_check(c->wire, e)); /* a lost rank may show itself here first */
-            return err_set(e, STATUS_DEVICE, "MPI failed: %s", why);
-        }
+        if (!m->module->test(m->state, &done, &late, why)) return report_failure(c, late, why, e);
         if (done) break;
-        if (turn % CHECK_EVERY == 0) TRY(wire_check(c->wire, e));
+        if (m->rest || turn % CHECK_EVERY == 0) TRY(wire_check(c->wire, e));
         if (clock_steady_ns() - began > c->options.patience_ms * 1000000)
             return report_late(c, late, e);
-        nap(turn);
+        if (m->rest) {
+            m->rest(m->state);
+        } else {
+            nap(turn);
+        }
     }
     return STATUS_OK;
 }

@@ -48,6 +48,7 @@ static enum status read_launcher(const struct launcher *l, struct comm_place *pl
     const bool told = l->local_world && environment(l->local_world);
     TRY(read_number(l->local_world, 1, place->world, &place->local_world, e));
     place->elsewhere = !told || place->local_world < place->world;
+    place->local_told = l->local_rank && environment(l->local_rank);
     return read_number(l->local_rank, 0, place->local_world - 1, &place->local_rank, e);
 }
 

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/socket.h"
+#include "engine/dist/reach.h"
 
 enum { CONNECT_MS = 2000, FILE_BYTES_MAX = 65536 };
 
@@ -19,37 +20,37 @@ static char *file_path(const char *folder) {
     return file_join(folder, "ranks.json");
 }
 
-static enum status publish(const char *folder, int port, const char token[TOKEN_BYTES],
-                           const struct comm_place *place, struct err *e) {
-    struct str addresses = {0}, text = {0};
+static enum status publish(const char *folder, const struct reach *reach,
+                           const char token[TOKEN_BYTES], int64_t world, struct err *e) {
+    struct str secret = {0}, text = {0};
     cJSON *const json = cJSON_CreateObject();
     char *const path = file_path(folder);
-    if (place->elsewhere) {
-        socket_addresses(&addresses);
-    } else {
-        str_append(&addresses, "127.0.0.1");
-    }
     for (int i = 0; i < TOKEN_BYTES; i++) {
-        str_appendf(&text, "%02x", (unsigned char)token[i]);
+        str_appendf(&secret, "%02x", (unsigned char)token[i]);
     }
-    json_add_string(json, "addresses", str_text(&addresses));
-    json_add_i64(json, "port", port);
-    json_add_i64(json, "world", place->world);
-    json_add_string(json, "token", str_text(&text));
-    const enum status status = json_write_file(path, json, e);
+    json_add_string(json, "addresses", reach->addresses);
+    json_add_string(json, "machine", reach->machine);
+    json_add_i64(json, "port", reach->port);
+    json_add_i64(json, "world", world);
+    json_add_string(json, "token", str_text(&secret));
+    json_append(&text, json);
+    str_append_char(&text, '\n');
+    const enum status status = file_write_private(path, str_text(&text), text.len, e);
     mem_free(path);
     cJSON_Delete(json);
-    str_release(&addresses);
+    str_release(&secret);
     str_release(&text);
     return status;
 }
 
 enum status rendezvous_open(int *listener, char token[TOKEN_BYTES], const char *folder,
                             const struct comm_place *place, struct err *e) {
+    struct reach reach;
     int port = 0;
     TRY(socket_random(token, TOKEN_BYTES, e));
     TRY(socket_listen(listener, !place->elsewhere, &port, e));
-    return publish(folder, port, token, place, e);
+    TRY(reach_fill(&reach, place->elsewhere, port, e));
+    return publish(folder, &reach, token, place->world, e);
 }
 
 void rendezvous_close(const char *folder) {
@@ -84,45 +85,41 @@ static enum status parse_token(const char *text, char token[TOKEN_BYTES], struct
 /* Where rank 0 says it can be reached. */
 struct meeting {
     cJSON *json;
-    const char *addresses;
-    int64_t port;
+    struct reach reach;
     char token[TOKEN_BYTES];
 };
+
+static enum status copy_text(const cJSON *json, const char *key, char *out, size_t size,
+                             struct err *e) {
+    const char *text = "";
+    TRY(json_get_string(json, key, &text, e));
+    FAIL_IF(strlen(text) >= size, STATUS_INVALID, "%s in ranks.json is too long", key);
+    snprintf(out, size, "%s", text);
+    return STATUS_OK;
+}
 
 static enum status read_meeting(struct meeting *m, const char *folder, struct err *e) {
     char *const path = file_path(folder);
     const char *token = "";
+    struct reach *const r = &m->reach;
+    file_look_again(folder);
     const enum status status = json_read_file(path, FILE_BYTES_MAX, &m->json, e);
     mem_free(path);
     TRY(status);
-    m->addresses = "";
-    TRY(json_get_string(m->json, "addresses", &m->addresses, e));
-    TRY(json_get_i64(m->json, "port", &m->port, e));
+    TRY(copy_text(m->json, "addresses", r->addresses, sizeof r->addresses, e));
+    TRY(copy_text(m->json, "machine", r->machine, sizeof r->machine, e));
+    TRY(json_get_i64(m->json, "port", &r->port, e));
     TRY(json_get_string(m->json, "token", &token, e));
-    FAIL_IF(m->port < 1 || m->port > 65535, STATUS_INVALID, "ranks.json has no port");
+    FAIL_IF(r->port < 1 || r->port > 65535, STATUS_INVALID, "ranks.json has no port");
     return parse_token(token, m->token, e);
 }
 
-static enum status connect_any(int *fd, const struct meeting *m, struct err *e) {
-    char address[HOST_NAME_MAX_BYTES];
-    enum status status = STATUS_NOT_FOUND;
-    for (const char *at = m->addresses; *at; at += strspn(at, " ")) {
-        const size_t len = strcspn(at, " ");
-        snprintf(address, sizeof address, "%.*s", (int)len, at);
-        at += len;
-        err_clear(e);
-        status = socket_connect(fd, address, (int)m->port, CONNECT_MS, e);
-        if (status == STATUS_OK) return STATUS_OK;
-    }
-    return status;
-}
-
 enum status rendezvous_try(struct peer *peer, const char *folder, const struct comm_place *place,
-                           struct err *e) {
+                           int64_t attempt, struct err *e) {
     struct meeting m = {0};
     enum status status = STATUS_OK;
     GUARD(read_meeting(&m, folder, e));
-    GUARD(connect_any(&peer->fd, &m, e));
+    GUARD(reach_try(&peer->fd, &m.reach, attempt, CONNECT_MS, e));
     const struct hello hello = rendezvous_hello(place, m.token);
     peer_put(peer, FRAME_HELLO, place->rank, &hello, sizeof hello);
     peer->heard_ns = clock_steady_ns();

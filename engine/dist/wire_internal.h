@@ -39,6 +39,7 @@ struct wire {
     struct peer guests[GUESTS_MAX]; /* connections that have not said who they are */
     int listener;
     char token[TOKEN_BYTES];
+    int64_t attempts; /* to reach rank 0 */
     int64_t began_ns, turned_ns, beat_ns, lost_ns, stopped_ns;
     int64_t number;    /* of the gather that is collected (hub), or to be sent next (others) */
     int64_t first_ns;  /* when its first record came; 0: none yet */

@@ -62,10 +62,9 @@ static void beat(struct wire *w) {
 static void seek_hub(struct wire *w) {
     struct err later = {0};
     if (wire_is_hub(w) || w->peers[0].fd >= 0 || w->lost || w->joined) return;
-    if (rendezvous_try(&w->peers[0], w->options.folder, &w->place, &later) != STATUS_OK) {
+    if (rendezvous_try(&w->peers[0], w->options.folder, &w->place, w->attempts++, &later) !=
+        STATUS_OK)
         peer_release(&w->peers[0]);
-        str_clear(&w->peers[0].in);
-    }
 }
 
 static void flush(struct wire *w) {

@@ -39,7 +39,10 @@ enum status run_join(struct run *r, struct err *e) {
                                          .exit_code = RUN_EXIT_LOST};
     TRY(check_world(r, e));
     r->options.rank = r->place.rank;
-    return comm_open(&r->comm, &r->place, &options, e);
+    TRY(comm_open(&r->comm, &r->place, &options, e));
+    r->place.local_rank = r->comm->local_rank;
+    r->place.local_world = r->comm->local_world;
+    return STATUS_OK;
 }
 
 static enum status read_corpus(struct run *r, struct err *e) {
