@@ -67,7 +67,7 @@ static enum status enter_backward(struct tape *tape, struct node *node, struct e
     (void)tape;
     struct tape_mark mark;
     memcpy(&mark, node->extra, sizeof mark);
-    TRY(shard_gather(mark.context, mark.index, e));
+    TRY(shard_gather(mark.context, mark.index, shard_before(mark.index), e));
     return shard_begin(mark.context, mark.index, e);
 }
 
@@ -89,9 +89,10 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     struct tensor *branch = NULL, *middle = NULL, *h = NULL;
     enum status status = STATUS_OK;
     const struct tape_mark mark = {in->model, index};
-    const bool sharded = shard_is_on(in->model);
-    if (sharded) tape_mark(tape, leave_backward, mark);
-    GUARD(shard_gather(in->model, index, e));
+    const bool marks = shard_is_on(in->model);
+    const int64_t after = tape->rerun ? shard_before(index) : shard_after(in->model, index);
+    if (marks) tape_mark(tape, leave_backward, mark);
+    GUARD(shard_gather(in->model, index, after, e));
     arena_set_label(arena, (struct arena_label){"attention", (int32_t)index});
     GUARD(attention_branch(in, l, tape, x, &branch, e));
     const struct addends addends = {x, branch};
@@ -103,7 +104,7 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     GUARD(mlp_branch(in, l, tape, normed, &branch, e));
     tape->unread = tape->rerun;
     GUARD(op_add(tape, middle, branch, out, e));
-    if (sharded) tape_mark(tape, enter_backward, mark);
+    if (marks) tape_mark(tape, enter_backward, mark);
     /* What runs again for its backward needs the weights at once. */
     if (!tape->rerun) shard_let_go(in->model, index);
 done:
@@ -112,6 +113,13 @@ done:
     tensor_release(middle);
     tensor_release(h);
     return status;
+}
+
+static enum status enter_embedding(struct tape *tape, struct node *node, struct err *e) {
+    (void)tape;
+    struct tape_mark mark;
+    memcpy(&mark, node->extra, sizeof mark);
+    return shard_begin(mark.context, UNIT_EMBEDDING, e);
 }
 
 /* sqrt(hidden_size) for Gemma, rounded to the dtype that the embedding is read in, as transformers
@@ -125,13 +133,23 @@ static float embedding_scale(const struct model *m) {
     return ldexpf(rintf(ldexpf(mantissa, bits)), exponent - bits);
 }
 
+static enum status embed(struct tape *tape, const struct decoder_inputs *in, struct tensor **out,
+                         struct err *e) {
+    struct model *const m = in->model;
+    TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
+    TRY(op_embedding(tape, in->ids, m->embedding, embedding_scale(m), out, e));
+    shard_let_go(m, UNIT_EMBEDDING);
+    if (shard_is_on(m)) tape_mark(tape, enter_embedding, (struct tape_mark){m, 0});
+    return STATUS_OK;
+}
+
 enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, struct tensor **out,
                             struct err *e) {
     const struct model *const m = inputs->model;
     struct tensor *x = NULL, *next = NULL;
     enum status status = STATUS_OK;
     arena_set_label(m->space->arena, (struct arena_label){"embedding", -1});
-    GUARD(op_embedding(tape, inputs->ids, m->embedding, embedding_scale(m), &x, e));
+    GUARD(embed(tape, inputs, &x, e));
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct segment layer = {
             .run = run_layer, .context = inputs, .index = i, .offload = inputs->offloading};

@@ -5,6 +5,7 @@
 #include <math.h>
 
 #include "base/mem.h"
+#include "engine/model/shard_weights.h"
 #include "engine/model/weights.h"
 #include "kernels/philox.h"
 
@@ -67,15 +68,17 @@ static enum status init_magnitude(const struct model *m, const struct linear *l,
     return status;
 }
 
-static enum status init_magnitudes(const struct model *m, struct err *e) {
+static enum status init_magnitudes(struct model *m, struct err *e) {
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct layer *const layer = &m->layers[i];
+        TRY(shard_gather(m, i, UNIT_NONE, e));
         const struct linear *const all[] = {&layer->qkv, &layer->o, &layer->gate_up, &layer->down};
         for (size_t k = 0; k < COUNT_OF(all); k++) {
             for (int64_t a = 0; a < all[k]->adapter_count; a++) {
                 TRY(init_magnitude(m, all[k], &all[k]->adapters[a], e));
             }
         }
+        shard_let_go(m, i);
     }
     return STATUS_OK;
 }

@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 #include "base/str.h"
-#include "engine/model/shard.h"
 
 static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, int64_t cols) {
     m->storages =
@@ -22,7 +21,7 @@ static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, 
                          .cols = cols,
                          .trainable = base ? m->options.full : true,
                          .flat_first = -1,
-                         .unit = UNIT_REST,
+                         .unit = UNIT_EMBEDDING,
                          .inside = -1,
                          .scale = 1,
                          .decayed = matrix || m->options.decay_norms_and_biases};
@@ -269,6 +268,7 @@ enum status layout_declare(struct layout *layout, struct model *m, struct err *e
     layout->final_norm = add_vector(m, PARAM_NORM, "model.norm.weight", c->hidden_size);
     if (!c->tie_word_embeddings) {
         layout->head = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
+        m->storages[layout->head].unit = UNIT_HEAD;
         name_param(m, "lm_head.weight", layout->head, 0, c->vocab_size, 2);
     }
     return m->options.lora ? check_targets(layout, m, e) : STATUS_OK;

@@ -10,50 +10,10 @@
 #include "engine/model/layout.h"
 #include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
-
-static enum dtype value_dtype(const struct model *m, enum param_kind kind) {
-    switch (kind) {
-    case PARAM_WEIGHT:
-    case PARAM_EMBEDDING: return m->options.weight_dtype;
-    case PARAM_NORM:
-    case PARAM_MAGNITUDE: return DTYPE_F32;
-    case PARAM_BIAS:
-    case PARAM_LORA_A:
-    case PARAM_LORA_B: break;
-    }
-    return m->space->device->activation_dtype;
-}
+#include "engine/model/units.h"
 
 static bool is_adapter(enum param_kind kind) {
     return kind == PARAM_LORA_A || kind == PARAM_LORA_B || kind == PARAM_MAGNITUDE;
-}
-
-static bool is_narrow(const struct model *m, const struct storage *s) {
-    return m->options.stochastic_rounding && value_dtype(m, s->kind) != DTYPE_F32;
-}
-
-static int64_t round_up(int64_t n, int64_t to) {
-    return (n + to - 1) / to * to;
-}
-
-/* Narrow ones first, and in each part decayed ones first, so that the optimizer needs a call a
- * range and no table. */
-static void place_trainables(struct model *m) {
-    for (int part = 0; part < FLAT_RANGES_MAX; part++) {
-        const bool narrow = part < 2, decayed = part % 2 == 0;
-        const int64_t first = m->flat_count;
-        for (size_t i = 0; i < m->storage_count; i++) {
-            struct storage *const s = &m->storages[i];
-            if (!s->trainable || s->decayed != decayed || is_narrow(m, s) != narrow) continue;
-            s->flat_first = m->flat_count;
-            m->flat_count += round_up(s->rows * s->cols, FLAT_PITCH);
-            m->trainable_count += s->rows * s->cols;
-        }
-        if (narrow) m->narrow_count = m->flat_count;
-        if (m->flat_count == first) continue;
-        m->ranges[m->range_count++] = (struct flat_range){
-            .first = first, .count = m->flat_count - first, .decayed = decayed, .narrow = narrow};
-    }
 }
 
 /* Whether forward reads some trained thing from a rounded copy of its master. In tails it does not:
@@ -61,8 +21,8 @@ static void place_trainables(struct model *m) {
 static bool needs_copies(const struct model *m) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (s->trainable && s->inside < 0 && !is_narrow(m, s) &&
-            value_dtype(m, s->kind) != DTYPE_F32) {
+        if (s->trainable && s->inside < 0 && !storage_is_narrow(m, s) &&
+            units_value_dtype(m, s->kind) != DTYPE_F32) {
             return true;
         }
     }
@@ -77,7 +37,7 @@ static enum dtype copies_dtype(const struct model *m) {
 static enum status allocate_flat(struct model *m, struct err *e) {
     if (m->flat_count == 0) return STATUS_OK;
     const enum category category = m->options.full ? CATEGORY_WEIGHTS : CATEGORY_ADAPTERS;
-    const int64_t wide = m->flat_count - m->narrow_count;
+    const int64_t wide = m->held_count - m->narrow_count;
     struct tensor_space *const space = m->space;
     if (m->narrow_count > 0) {
         TRY(tensor_new(space, m->options.weight_dtype, 1, m->narrow_count, category,
@@ -89,12 +49,11 @@ static enum status allocate_flat(struct model *m, struct err *e) {
         TRY(tensor_fill_zero(m->flat, e));
     }
     if (needs_copies(m)) {
-        TRY(tensor_new(space, copies_dtype(m), 1, m->flat_count, category, &m->copies, e));
+        TRY(tensor_new(space, copies_dtype(m), 1, m->held_count, category, &m->copies, e));
     }
-    m->own = (struct comm_piece){.count = m->flat_count};
     TRY(shard_open(m, e));
-    const int64_t owned = m->own.count ? m->own.count : 1; /* more ranks than pieces */
-    TRY(tensor_new(space, DTYPE_F32, 1, owned, CATEGORY_GRADIENTS, &m->gradients, e));
+    const int64_t summed = shard_is_on(m) ? m->own_count : m->flat_count;
+    TRY(tensor_new(space, DTYPE_F32, 1, summed, CATEGORY_GRADIENTS, &m->gradients, e));
     return tensor_fill_zero(m->gradients, e);
 }
 
@@ -110,11 +69,15 @@ static void give_gradient(struct model *m, const struct storage *s) {
 /* What is trained is a piece of the flat buffer; of a frozen bias that is narrower in forward, the
  * full precision is kept too, because a sum after DoRA's magnitudes wants it. */
 static enum status allocate_master(struct model *m, struct storage *s, struct err *e) {
-    if (s->trainable && is_narrow(m, s)) {
-        s->master = tensor_view_flat(m->flat_narrow, s->flat_first, s->rows, s->cols);
+    if (storage_is_divided(m, s)) {
+        const enum dtype dtype =
+            storage_is_narrow(m, s) ? units_value_dtype(m, s->kind) : DTYPE_F32;
+        s->master = tensor_hollow(m->space, dtype, s->rows, s->cols);
+    } else if (s->trainable && storage_is_narrow(m, s)) {
+        s->master = tensor_view_flat(m->flat_narrow, units_held(m, s), s->rows, s->cols);
     } else if (s->trainable) {
-        s->master = tensor_view_flat(m->flat, s->flat_first - m->narrow_count, s->rows, s->cols);
-    } else if (s->kind == PARAM_BIAS && value_dtype(m, s->kind) != DTYPE_F32) {
+        s->master = tensor_view_flat(m->flat, units_held(m, s) - m->narrow_count, s->rows, s->cols);
+    } else if (s->kind == PARAM_BIAS && units_value_dtype(m, s->kind) != DTYPE_F32) {
         return tensor_new(m->space, DTYPE_F32, s->rows, s->cols, CATEGORY_WEIGHTS, &s->master, e);
     }
     return STATUS_OK;
@@ -133,7 +96,7 @@ static enum status allocate_augmented(struct model *m, struct storage *s, struct
 }
 
 static enum status allocate_value(struct model *m, struct storage *s, struct err *e) {
-    const enum dtype dtype = value_dtype(m, s->kind);
+    const enum dtype dtype = units_value_dtype(m, s->kind);
     if (s->inside >= 0) {
         struct tensor *const whole = m->storages[s->inside].augmented;
         s->value = tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
@@ -141,9 +104,9 @@ static enum status allocate_value(struct model *m, struct storage *s, struct err
         return allocate_augmented(m, s, e);
     } else if (s->trainable && s->master->dtype == dtype) {
         s->value = tensor_retain(s->master);
-    } else if (s->trainable) {
+    } else if (s->trainable && !storage_is_divided(m, s)) {
         ASSERT(m->copies->dtype == dtype);
-        s->value = tensor_view_flat(m->copies, s->flat_first, s->rows, s->cols);
+        s->value = tensor_view_flat(m->copies, units_held(m, s), s->rows, s->cols);
     } else if (storage_is_sharded(m, s)) {
         s->value = tensor_hollow(m->space, dtype, s->rows, s->cols);
     } else {
@@ -216,7 +179,7 @@ enum status model_build(struct model *m, const struct model_config *config,
     struct layout layout = {0};
     enum status status = layout_declare(&layout, m, e);
     if (status == STATUS_OK) {
-        place_trainables(m);
+        units_place(m);
         status = allocate_flat(m, e);
     }
     if (status == STATUS_OK) status = shard_weights_open(m, e);
@@ -251,6 +214,8 @@ void model_release(struct model *m) {
     tensor_release(m->flat_narrow);
     tensor_release(m->gradients);
     tensor_release(m->copies);
+    mem_free(m->units);
+    mem_free(m->parts);
     mem_free(m->storages);
     mem_free(m->params);
     mem_free(m->adapter_params);
@@ -295,9 +260,10 @@ enum status model_end_gradients(struct model *m, struct err *e) {
 }
 
 enum status model_refresh(struct model *m, struct err *e) {
+    TRY(shard_refresh(m, e));
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (!s->master || s->master == s->value || in_tail(s)) continue;
+        if (!s->master || s->master == s->value || in_tail(s) || storage_is_divided(m, s)) continue;
         TRY(tensor_convert(s->value, s->master, s->scale, e));
     }
     return model_refresh_tails(m, e);

@@ -27,7 +27,7 @@ struct storage {
     enum param_kind kind;
     int64_t rows, cols;
     bool trainable, decayed;
-    int64_t unit;       /* the layer that it is in, or -1: embedding, final norm, head */
+    int64_t unit;       /* what it is summed, gathered and owned with: a layer, or UNIT_* */
     int64_t flat_first; /* elements from the start of the flat buffers; -1 when not trained */
     /* LoRA in the tails of its layer (op_linear_tail.c): a weight has room for `tail` more rows and
      * columns, in `augmented`; its adapters are blocks of that matrix. */
@@ -66,8 +66,8 @@ struct model_options {
     bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
     int64_t length_max;       /* longest sequence of the run */
     struct mesh *mesh;        /* borrowed; NULL: this rank is alone */
-    int64_t zero_stage;       /* from 2 on gradients are divided among the ranks, with 3 frozen
-                                 weights too (shard.h, shard_weights.h) */
+    int64_t zero_stage;       /* from 1 on what is updated is divided among the ranks, from 2 on
+                                 gradients (shard.h), with 3 weights (shard_weights.h) */
 };
 
 struct layer {
@@ -77,12 +77,25 @@ struct layer {
     struct attention_options attention;
 };
 
-/* A piece of the flat buffers that one call of the optimizer updates. */
-struct flat_range {
-    int64_t first, count;
+/* What is not in a layer's unit. Vectors: norms, biases and magnitudes of all layers. */
+enum { UNIT_EMBEDDING = -1, UNIT_HEAD = -2, UNIT_VECTORS = -3, UNITS_BESIDE = 3 };
+/* A contiguous part of the flat buffers that ranks sum, own and gather together. */
+struct unit {
+    int64_t first, count;  /* of the flat buffers; padded so that all ranks own as much */
+    int64_t used;          /* what lies behind it is padding */
+    struct comm_piece own; /* of the unit: what this rank updates of it */
+    int64_t own_first;     /* where that begins in the own buffers (pieces.h) */
+};
+
+/* A run of elements that one call of the optimizer updates. */
+struct flat_part {
+    int64_t first;  /* among all that are trained */
+    int64_t held;   /* in flat_narrow and flat, one behind the other, and in copies */
+    int64_t summed; /* in gradients */
+    int64_t own;    /* in the states of the optimizer */
+    int64_t count;
     bool decayed, narrow; /* narrow: lies in flat_narrow */
 };
-enum { FLAT_RANGES_MAX = 4 };
 
 struct model {
     struct model_config config;
@@ -99,21 +112,24 @@ struct model {
     struct norm final_norm;
     struct tensor *inv_freq[2]; /* global, local */
     float rope_scale[2];
-    /* The flat buffers have flat_count elements: every storage begins at a whole FLAT_PITCH, the
-     * gaps are zero. NULL when nothing is trained. */
-    struct tensor *flat; /* [1, flat_count - narrow_count] f32: what lies behind the narrow */
+    /* All that is trained are flat_count elements: every storage begins at a whole FLAT_PITCH, the
+     * gaps are zero. Here are held_count of them: all, or where masters are divided the own pieces,
+     * and behind them all vectors. NULL when nothing is trained. */
+    struct tensor *flat; /* [1, held_count - narrow_count] f32: what lies behind the narrow */
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
-    struct tensor *gradients;   /* [1, own.count] f32 */
-    struct comm_piece own;      /* what of the flat buffers `gradients` holds: all, or a piece */
-    struct shards *shards;      /* NULL: gradients are whole */
-    struct weight_shards *weight_shards; /* NULL: frozen weights are whole (shard_weights.h) */
+    struct tensor *gradients;   /* [1, flat_count], or where they are divided [1, own_count] f32 */
+    struct tensor *copies; /* [1, held_count] of what forward reads, or NULL: it reads `flat` */
+    struct unit *units;    /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
+    struct shards *shards; /* how gradients are summed; NULL likewise (shard.h) */
+    struct weight_shards *weight_shards; /* NULL: weights are whole (shard_weights.h) */
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
-    struct tensor *copies; /* [1, flat_count] of what forward reads, or NULL: it reads `flat` */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */
     struct tensor *tail_items;
     int64_t tail_count, tail_largest, tail_elements;
-    struct flat_range ranges[FLAT_RANGES_MAX];
-    int64_t range_count, flat_count, narrow_count;
+    struct flat_part *parts; /* all that this rank updates, in order */
+    size_t part_count, part_capacity;
+    int64_t flat_count, held_count, narrow_count;
+    int64_t own_count;       /* elements that this rank updates, gaps included */
     int64_t trainable_count; /* elements that are trained */
     int64_t parameter_count; /* elements of the base model */
 };

@@ -1,19 +1,23 @@
 /* shard_weights.c - see shard_weights.h.
  *
- * A gathered layer is one buffer, so that an exchange is one message for each pair of ranks; its
- * storages are told where in it they lie, and read like any other. */
+ * A gathered unit is one buffer, so that an exchange is one call; its storages are told where in it
+ * they lie, and read like any other. Pieces come aside (group.h), into memory that nobody else has:
+ * a unit that is let go of while it comes is waited for. */
 #include "engine/model/shard_weights.h"
 
 #include "base/mem.h"
+#include "engine/model/units.h"
 
 struct weight_unit {
-    int64_t elements;
-    struct tensor *piece; /* [1, elements of this rank] kept */
-    struct tensor *whole; /* [1, elements] while the layer is gathered */
+    int64_t elements;     /* padded so that all ranks keep as much; 0: nothing is divided here */
+    struct tensor *piece; /* [1, elements / world] kept of what is frozen, or NULL */
+    struct tensor *whole; /* [1, elements] while the unit is gathered, filled, or on its way */
+    bool arriving;
+    int64_t ticket;
 };
 
 struct weight_shards {
-    struct weight_unit *units; /* [layers] */
+    struct weight_unit *units; /* [layers + UNITS_BESIDE] */
 };
 
 bool weights_are_sharded(const struct model *m) {
@@ -21,108 +25,207 @@ bool weights_are_sharded(const struct model *m) {
 }
 
 bool storage_is_sharded(const struct model *m, const struct storage *s) {
-    return m->weight_shards && s->unit >= 0 && s->kind == PARAM_WEIGHT && !s->trainable;
+    if (units_stage(m) < 3) return false;
+    return m->options.full ? storage_is_divided(m, s)
+                           : s->kind == PARAM_WEIGHT || s->kind == PARAM_EMBEDDING;
+}
+
+static struct weight_unit *unit_of(const struct model *m, int64_t unit) {
+    return &m->weight_shards->units[unit_at(m, unit) - m->units];
+}
+
+static struct comm_group *sharers(const struct model *m) {
+    return &m->options.mesh->axis[AXIS_SHARD];
+}
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
 }
 
 static int64_t elements_of(const struct storage *s) {
-    return (s->rows * s->cols + FLAT_PITCH - 1) / FLAT_PITCH * FLAT_PITCH;
+    return round_up(s->rows * s->cols, FLAT_PITCH);
 }
 
-static struct comm_piece piece_of(const struct model *m, const struct weight_unit *u) {
-    const struct comm_group *const g = &m->options.mesh->data;
-    return comm_piece_of(u->elements, COMM_PITCH, g->rank, g->world);
+static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
+    struct weight_unit *const u = unit_of(m, unit);
+    const int64_t world = sharers(m)->world;
+    if (units_are_divided(m)) {
+        u->elements = unit == UNIT_VECTORS ? 0 : unit_at(m, unit)->count;
+        return STATUS_OK;
+    }
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->unit == unit && storage_is_sharded(m, s)) u->elements += elements_of(s);
+    }
+    u->elements = round_up(u->elements, world * COMM_PITCH);
+    if (u->elements == 0) return STATUS_OK;
+    return tensor_new(m->space, m->options.weight_dtype, 1, u->elements / world, CATEGORY_WEIGHTS,
+                      &u->piece, e);
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
-    if (m->options.zero_stage < 3 || !m->options.mesh || m->options.mesh->data.world == 1)
-        return STATUS_OK;
-    FAIL_IF(m->options.full || m->options.use_dora || m->space->device->lora_tails,
-            STATUS_UNSUPPORTED,
-            "parallel.zero_stage 3 works with LoRA (not DoRA) on the device cpu in this version");
+    if (units_stage(m) < 3) return STATUS_OK;
     m->weight_shards = mem_new(1, sizeof *m->weight_shards);
-    m->weight_shards->units = mem_new((size_t)m->config.layers, sizeof *m->weight_shards->units);
-    for (size_t i = 0; i < m->storage_count; i++) {
-        const struct storage *const s = &m->storages[i];
-        if (storage_is_sharded(m, s)) m->weight_shards->units[s->unit].elements += elements_of(s);
-    }
-    for (int64_t i = 0; i < m->config.layers; i++) {
-        struct weight_unit *const u = &m->weight_shards->units[i];
-        const int64_t count = piece_of(m, u).count;
-        TRY(tensor_new(m->space, m->options.weight_dtype, 1, count ? count : 1, CATEGORY_WEIGHTS,
-                       &u->piece, e));
+    m->weight_shards->units =
+        mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->weight_shards->units);
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        TRY(open_unit(m, unit, e));
     }
     return STATUS_OK;
 }
 
 void shard_weights_close(struct model *m) {
     if (!m->weight_shards) return;
-    for (int64_t i = 0; i < m->config.layers; i++) {
-        shard_let_go(m, i);
-        tensor_release(m->weight_shards->units[i].piece);
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        shard_let_go(m, unit);
+        tensor_release(unit_of(m, unit)->piece);
     }
     mem_free(m->weight_shards->units);
     mem_free(m->weight_shards);
     m->weight_shards = NULL;
 }
 
-/* Tells the layer's storages where they lie; NULL: nowhere. */
-static void place(struct model *m, int64_t layer, const struct tensor *whole) {
+/* Tells the unit's storages where their masters, or what forward reads of them, lie; NULL: nowhere.
+ */
+static void place(struct model *m, int64_t unit, const struct tensor *whole, bool masters) {
     int64_t first = 0;
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (s->unit != layer || !storage_is_sharded(m, s) || !s->value) continue;
-        s->value->data =
-            whole ? (char *)whole->data + first * dtype_bytes(m->options.weight_dtype) : NULL;
+        if (s->unit != unit || !storage_is_sharded(m, s) || !s->value) continue;
+        if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
+        (masters ? s->master : s->value)->data =
+            whole ? (char *)whole->data + first * dtype_bytes(whole->dtype) : NULL;
         first += elements_of(s);
     }
 }
 
-enum status shard_fill_begin(struct model *m, int64_t layer, struct err *e) {
-    if (!m->weight_shards) return STATUS_OK;
-    struct weight_unit *const u = &m->weight_shards->units[layer];
+/* What this rank keeps of a unit, of masters or of what forward reads. */
+struct kept {
+    char *data;
+    enum dtype dtype;
+    int64_t first, count; /* of the unit */
+};
+
+static struct kept kept_of(const struct model *m, int64_t unit, bool masters) {
+    const struct weight_unit *const u = unit_of(m, unit);
+    const int64_t each = u->elements / sharers(m)->world;
+    struct kept kept = {.first = each * sharers(m)->rank, .count = each};
+    const struct tensor *from = u->piece;
+    int64_t at = 0;
+    if (units_are_divided(m)) {
+        from = m->narrow_count > 0 ? m->flat_narrow : m->flat;
+        if (!masters && m->copies) from = m->copies;
+        at = unit_at(m, unit)->own_first;
+    }
+    kept.dtype = from->dtype;
+    kept.data = (char *)from->data + at * dtype_bytes(from->dtype);
+    return kept;
+}
+
+/* Between the whole unit and what is kept of it. */
+static enum status copy_piece(struct model *m, int64_t unit, const struct kept *kept, bool keep,
+                              struct err *e) {
+    const int64_t size = dtype_bytes(kept->dtype);
+    char *const inside = (char *)unit_of(m, unit)->whole->data + kept->first * size;
+    return device_copy(m->space->device, keep ? kept->data : inside, keep ? inside : kept->data,
+                       kept->count * size, e);
+}
+
+/* Masters are what is filled, where there are any. */
+static bool fills_masters(const struct model *m) {
+    return units_are_divided(m);
+}
+
+enum status shard_fill_begin(struct model *m, int64_t unit, struct err *e) {
+    if (!m->weight_shards || unit_of(m, unit)->elements == 0) return STATUS_OK;
+    struct weight_unit *const u = unit_of(m, unit);
+    const struct kept kept = kept_of(m, unit, fills_masters(m));
     ASSERT(!u->whole);
-    TRY(tensor_new(m->space, m->options.weight_dtype, 1, u->elements, CATEGORY_WEIGHTS, &u->whole,
-                   e));
-    place(m, layer, u->whole);
-    return STATUS_OK;
+    TRY(tensor_new(m->space, kept.dtype, 1, u->elements, CATEGORY_WEIGHTS, &u->whole, e));
+    place(m, unit, u->whole, fills_masters(m));
+    return tensor_fill_zero(u->whole, e);
 }
 
-void shard_let_go(struct model *m, int64_t layer) {
-    if (!m->weight_shards || !m->weight_shards->units[layer].whole) return;
-    place(m, layer, NULL);
-    tensor_drop(&m->weight_shards->units[layer].whole);
-}
-
-/* This rank's piece between the whole layer and what is kept of it. */
-static enum status copy_piece(struct model *m, struct weight_unit *u, bool keep, struct err *e) {
-    const struct comm_piece piece = piece_of(m, u);
-    const int64_t size = dtype_bytes(m->options.weight_dtype);
-    char *const inside = (char *)u->whole->data + piece.first * size;
-    if (piece.count == 0) return STATUS_OK;
-    return device_copy(m->space->device, keep ? (void *)u->piece->data : inside,
-                       keep ? inside : u->piece->data, piece.count * size, e);
-}
-
-enum status shard_fill_end(struct model *m, int64_t layer, struct err *e) {
-    if (!m->weight_shards) return STATUS_OK;
-    const enum status status = copy_piece(m, &m->weight_shards->units[layer], true, e);
-    shard_let_go(m, layer);
+enum status shard_fill_end(struct model *m, int64_t unit, struct err *e) {
+    if (!m->weight_shards || unit_of(m, unit)->elements == 0) return STATUS_OK;
+    const struct kept kept = kept_of(m, unit, fills_masters(m));
+    const enum status status = copy_piece(m, unit, &kept, true, e);
+    place(m, unit, NULL, fills_masters(m));
+    shard_let_go(m, unit);
     return status;
 }
 
-enum status shard_gather(struct model *m, int64_t layer, struct err *e) {
-    if (!m->weight_shards || m->weight_shards->units[layer].whole) return STATUS_OK;
-    struct weight_unit *const u = &m->weight_shards->units[layer];
-    TRY(shard_fill_begin(m, layer, e));
-    TRY(copy_piece(m, u, false, e));
-    const struct comm_buffer whole = {u->whole->data, m->options.weight_dtype, u->elements, 0};
-    return comm_all_gather(&m->options.mesh->data, m->space->device, &whole, e);
+void shard_let_go(struct model *m, int64_t unit) {
+    if (!m->weight_shards || !unit_of(m, unit)->whole) return;
+    struct weight_unit *const u = unit_of(m, unit);
+    struct err ignored = {0}; /* a lost rank is told by the next exchange */
+    if (u->arriving) (void)comm_aside_wait(sharers(m), u->ticket, &ignored);
+    u->arriving = false;
+    place(m, unit, NULL, false);
+    tensor_drop(&u->whole);
 }
 
-enum status shard_walk(struct model *m, struct err *e) {
-    for (int64_t i = 0; m->weight_shards && i < m->config.layers; i++) {
-        TRY(shard_gather(m, i, e));
+/* Begins to gather. */
+static enum status call(struct model *m, int64_t unit, struct err *e) {
+    struct weight_unit *const u = unit_of(m, unit);
+    if (u->elements == 0 || u->whole) return STATUS_OK;
+    const struct kept kept = kept_of(m, unit, false);
+    TRY(tensor_new(m->space, kept.dtype, 1, u->elements, CATEGORY_WEIGHTS, &u->whole, e));
+    place(m, unit, u->whole, false);
+    TRY(copy_piece(m, unit, &kept, false, e));
+    const struct comm_buffer whole = {u->whole->data, kept.dtype, u->elements, 0};
+    TRY(comm_aside_begin(sharers(m), e));
+    TRY(comm_all_gather(sharers(m), m->space->device, &whole, e));
+    TRY(comm_aside_end(sharers(m), &u->ticket, e));
+    u->arriving = true;
+    return STATUS_OK;
+}
+
+enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err *e) {
+    if (!m->weight_shards) return STATUS_OK;
+    struct weight_unit *const u = unit_of(m, unit);
+    TRY(call(m, unit, e));
+    if (u->arriving) {
+        TRY(comm_aside_wait(sharers(m), u->ticket, e));
+        u->arriving = false;
+    }
+    return next == UNIT_NONE ? STATUS_OK : call(m, next, e);
+}
+
+enum status shard_refresh(struct model *m, struct err *e) {
+    if (!units_are_divided(m) || !m->copies) return STATUS_OK;
+    const int64_t count = unit_at(m, UNIT_VECTORS)->own_first;
+    if (count == 0) return STATUS_OK;
+    const struct convert_args args = {.rows = 1,
+                                      .cols = count,
+                                      .scale = 1,
+                                      .src = {m->flat->data, m->flat->dtype, count},
+                                      .dst = {m->copies->data, m->copies->dtype, count}};
+    return device_convert(m->space->device, &args, e);
+}
+
+int64_t shard_head(const struct model *m) {
+    return m->head == m->embedding ? UNIT_EMBEDDING : UNIT_HEAD;
+}
+
+int64_t shard_after(const struct model *m, int64_t layer) {
+    return layer + 1 < m->config.layers ? layer + 1 : shard_head(m);
+}
+
+int64_t shard_before(int64_t layer) {
+    return layer > 0 ? layer - 1 : UNIT_NONE;
+}
+
+enum status shard_walk(struct model *m, bool training, struct err *e) {
+    (void)training;
+    if (!m->weight_shards) return STATUS_OK;
+    TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
+    shard_let_go(m, UNIT_EMBEDDING);
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        TRY(shard_gather(m, i, shard_after(m, i), e));
         shard_let_go(m, i);
     }
+    TRY(shard_gather(m, shard_head(m), UNIT_NONE, e));
+    shard_let_go(m, shard_head(m));
     return STATUS_OK;
 }

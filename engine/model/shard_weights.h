@@ -1,9 +1,11 @@
-/* shard_weights.h - frozen weights that no rank holds as a whole (ZeRO stage 3 with LoRA).
+/* shard_weights.h - weights that no rank holds as a whole (ZeRO stage 3).
  *
- * Each rank keeps its piece of every decoder layer's matrices. A layer is gathered when the walk
- * enters it, forward or backward, and let go of when the walk leaves: a rank holds its pieces and
- * one layer. All ranks walk through the same layers in the same order. Norms and biases, the
- * embedding and the head, and adapters stay whole. */
+ * Each rank keeps its piece of every decoder layer's matrices, of the embedding and of the head:
+ * frozen weights with adapters, and in full fine-tuning f32 masters and what forward reads of them.
+ * A unit is gathered when the walk enters it, forward or backward, and let go of when the walk
+ * leaves; the one that comes next is on its way meanwhile. So a rank holds its pieces and two
+ * units. All ranks walk through the same units in the same order. Vectors and adapters stay whole.
+ */
 #ifndef PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 #define PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 
@@ -11,22 +13,32 @@
 
 /* Every function below does nothing for a model whose weights are whole. */
 bool weights_are_sharded(const struct model *m);
-/* Whether this storage is gathered with its layer: its value has no bytes in between. */
+/* Whether this storage is gathered with its unit: its value has no bytes in between, and its master
+ * only while it is filled. */
 bool storage_is_sharded(const struct model *m, const struct storage *s);
 
 /* Called by model_build after storages are declared, and by model_release. */
 enum status shard_weights_open(struct model *m, struct err *e);
 void shard_weights_close(struct model *m);
 
-/* The layer's matrices are there; nothing if they were. */
-enum status shard_gather(struct model *m, int64_t layer, struct err *e);
-/* They are gone again. */
-void shard_let_go(struct model *m, int64_t layer);
-/* For loading: the layer's matrices have room, contents undefined; then this rank's piece is
- * kept. */
-enum status shard_fill_begin(struct model *m, int64_t layer, struct err *e);
-enum status shard_fill_end(struct model *m, int64_t layer, struct err *e);
+/* The unit of the loss head: its own, or the embedding. */
+int64_t shard_head(const struct model *m);
+/* The unit that a walk comes to after layer i, forward and backward. */
+int64_t shard_after(const struct model *m, int64_t layer);
+int64_t shard_before(int64_t layer);
+enum { UNIT_NONE = -UNITS_BESIDE - 1 };
+
+/* The unit is there; nothing if it was. `next` (or UNIT_NONE) begins to come. */
+enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err *e);
+/* It is gone again. */
+void shard_let_go(struct model *m, int64_t unit);
+/* For loading: what is trained, or else what forward reads, has room, contents zero; then this
+ * rank's piece is kept. */
+enum status shard_fill_begin(struct model *m, int64_t unit, struct err *e);
+enum status shard_fill_end(struct model *m, int64_t unit, struct err *e);
+/* After masters were filled: what forward reads of the own pieces. */
+enum status shard_refresh(struct model *m, struct err *e);
 /* A forward pass on a rank that has nothing to compute while the others do. */
-enum status shard_walk(struct model *m, struct err *e);
+enum status shard_walk(struct model *m, bool training, struct err *e);
 
 #endif

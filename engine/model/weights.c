@@ -9,7 +9,6 @@
 
 #include "base/mem.h"
 #include "engine/model/load.h"
-#include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
 
 enum { STAGING_ELEMENTS = 1 << 20 };
@@ -130,10 +129,10 @@ static enum status item_of(const struct model *m, const struct param *p, const s
     return STATUS_OK;
 }
 
-/* The layer that a parameter is gathered with, or UNIT_REST: its bytes are always there. */
+/* The unit that a parameter is gathered with, or UNIT_NONE: its bytes are always there. */
 static int64_t gathered_with(const struct model *m, const struct param *p) {
     const struct storage *const s = &m->storages[p->storage];
-    return storage_is_sharded(m, s) ? s->unit : UNIT_REST;
+    return storage_is_sharded(m, s) ? s->unit : UNIT_NONE;
 }
 
 static bool has_params_of(const struct model *m, const struct param *params, size_t count,
@@ -164,14 +163,23 @@ static enum status load_unit(struct model *m, const struct param *params, size_t
 
 enum status weights_load_params(struct model *m, const struct param *params, size_t count,
                                 const struct st_set *set, struct err *e) {
-    TRY(load_unit(m, params, count, set, UNIT_REST, e));
-    for (int64_t i = 0; i < m->config.layers; i++) {
+    TRY(load_unit(m, params, count, set, UNIT_NONE, e));
+    for (int64_t i = UNIT_HEAD; i < m->config.layers; i++) {
         if (!has_params_of(m, params, count, i)) continue;
         TRY(shard_fill_begin(m, i, e));
         TRY(load_unit(m, params, count, set, i, e));
         TRY(shard_fill_end(m, i, e));
     }
     return model_refresh(m, e);
+}
+
+enum status weights_load_nothing(struct model *m, struct err *e) {
+    for (int64_t i = UNIT_HEAD; i < m->config.layers; i++) {
+        if (!has_params_of(m, m->params, m->param_count, i)) continue;
+        TRY(shard_fill_begin(m, i, e));
+        TRY(shard_fill_end(m, i, e));
+    }
+    return STATUS_OK;
 }
 
 int64_t weights_staging_bytes(const struct model *m) {

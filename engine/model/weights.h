@@ -27,6 +27,9 @@ struct weights_report {
 enum status weights_load(struct model *m, const struct st_set *set, struct weights_report *report,
                          struct err *e);
 
+/* Only what it allocates meanwhile: on a device that computes nothing. */
+enum status weights_load_nothing(struct model *m, struct err *e);
+
 /* Host memory that weights_load takes meanwhile. */
 int64_t weights_staging_bytes(const struct model *m);
 /* Fills the listed parameters (base or adapter) from tensors of the same names. */

@@ -38,17 +38,20 @@ static int64_t part(int64_t count, int64_t own, int64_t whole) {
 }
 
 static void add_storage(struct holding *h, const struct session *s, const struct storage *from) {
-    const int64_t count = from->rows * from->cols, flat = s->model.flat_count;
-    const int64_t ranks = storage_is_sharded(&s->model, from) ? s->mesh.data.world : 1;
+    const struct model *const m = &s->model;
+    const int64_t count = from->rows * from->cols;
+    const int64_t held =
+        storage_is_sharded(m, from) ? count / s->mesh.axis[AXIS_SHARD].world : count;
     h->parameters += count;
-    add(h, HOLDING_WEIGHTS, from->value, count / ranks);
-    if (from->master && from->master->data != from->value->data)
-        add(h, HOLDING_MASTER, from->master, count);
+    add(h, HOLDING_WEIGHTS, from->value, held);
+    if (from->master && from->master != from->value) add(h, HOLDING_MASTER, from->master, held);
     if (!from->trainable) return;
+    const int64_t own = part(count, m->own_count, m->flat_count);
     h->trained += count;
-    add(h, HOLDING_GRADIENTS, s->model.gradients, part(count, s->model.own.count, flat));
-    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg, part(count, s->optimizer.own.count, flat));
-    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg_sq, part(count, s->optimizer.own.count, flat));
+    add(h, HOLDING_GRADIENTS, m->gradients,
+        tensor_count(m->gradients) == m->flat_count ? count : own);
+    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg, own);
+    add(h, HOLDING_OPTIMIZER, s->optimizer.exp_avg_sq, own);
 }
 
 static void mark_groups(enum holding_group *groups, const struct model *m,

@@ -1,4 +1,4 @@
-/* optimizer.c - one norm, one clip, one AdamW call a range of the flat buffers.
+/* optimizer.c - one norm, one clip, one AdamW call a part of the flat buffers.
  *
  * The host learns of a gradient that is not finite only after the update was asked for: the clip
  * coefficient is then not finite either, and the device changes nothing by it. */
@@ -38,31 +38,9 @@ static enum status put_scale(struct optimizer *o, struct err *e) {
 
 static enum status states_new(struct optimizer *o, struct err *e) {
     struct tensor_space *const space = o->model->space;
-    const int64_t count = o->own.count ? o->own.count : 1; /* more ranks than pieces */
+    const int64_t count = o->model->own_count;
     TRY(tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg, e));
     return tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e);
-}
-
-/* The ranks whose gradients are summed; NULL: this one is alone. */
-static struct comm_group *others(const struct optimizer *o) {
-    struct mesh *const mesh = o->model->options.mesh;
-    return mesh && mesh->data.world > 1 ? &mesh->data : NULL;
-}
-
-static bool is_sharded(const struct optimizer *o) {
-    return o->options.zero_stage > 0 && others(o);
-}
-
-/* Pieces of the sum of gradients, so that who adds a piece up also updates it. */
-static enum status take_piece(struct optimizer *o, struct err *e) {
-    const struct comm_group *const g = others(o);
-    o->own = (struct comm_piece){.count = o->model->flat_count};
-    if (!is_sharded(o)) return STATUS_OK;
-    FAIL_IF(o->model->narrow_count > 0, STATUS_UNSUPPORTED,
-            "parallel.zero_stage %lld does not go with stochastic_rounding in this version",
-            (long long)o->options.zero_stage);
-    o->own = comm_piece_of(o->model->flat_count, COMM_PITCH, g->rank, g->world);
-    return STATUS_OK;
 }
 
 enum status optimizer_init(struct optimizer *o, struct model *m,
@@ -73,21 +51,14 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
     struct tensor_space *const space = m->space;
     FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
             "there is nothing to train: the model has no trainable parameter");
-    TRY(take_piece(o, e));
     if (options->offloading) {
-        TRY(away_open(&o->away, space, o->own.count, e));
+        TRY(away_open(&o->away, space, m->own_count, e));
     } else {
         TRY(states_new(o, e));
         TRY(tensor_fill_zero(o->exp_avg, e));
         TRY(tensor_fill_zero(o->exp_avg_sq, e));
     }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
-    const struct comm_group *const g = others(o);
-    const int64_t scratch =
-        g && !shard_is_on(m) ? comm_scratch_bytes(space->device->kind, m->flat_count, g->world) : 0;
-    if (scratch > 0)
-        TRY(tensor_new(space, DTYPE_F32, 1, scratch / dtype_bytes(DTYPE_F32),
-                       CATEGORY_COMMUNICATION, &o->scratch, e));
     TRY(tensor_fill_zero(o->numbers, e));
     return put_scale(o, e);
 }
@@ -98,7 +69,6 @@ void optimizer_release(struct optimizer *o) {
     tensor_drop(&o->exp_avg);
     tensor_drop(&o->exp_avg_sq);
     tensor_drop(&o->numbers);
-    tensor_drop(&o->scratch);
 }
 
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
@@ -142,37 +112,37 @@ static void *at(const struct tensor *t, int64_t first) {
     return (char *)t->data + first * dtype_bytes(t->dtype);
 }
 
-/* One AdamW over a part of a range: elements first..first+count of the flat buffers. */
-struct part {
-    const struct flat_range *range;
-    int64_t first, count;
+/* One AdamW over a part, or over some elements of it, from `skipped` on. */
+struct run_of_part {
+    const struct flat_part *part;
+    int64_t skipped, count;
     float *exp_avg, *exp_avg_sq; /* of its first element */
 };
 
-static enum status update(const struct optimizer *o, const struct part *part, double lr,
+static enum status update(const struct optimizer *o, const struct run_of_part *run, double lr,
                           struct err *e) {
     const struct model *const m = o->model;
-    const struct flat_range *const r = part->range;
-    const struct tensor *const params = r->narrow ? m->flat_narrow : m->flat;
-    const struct adamw_args args = {
-        .count = part->count,
-        .param_dtype = params->dtype,
-        .state_dtype = DTYPE_F32,
-        .param = at(params, r->narrow ? part->first : part->first - m->narrow_count),
-        .grad = at(m->gradients, part->first - m->own.first),
-        .m = part->exp_avg,
-        .v = part->exp_avg_sq,
-        .copy = m->copies && !r->narrow ? at(m->copies, part->first) : NULL,
-        .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
-        .grad_scale = number(o, NUMBER_COEFFICIENT),
-        .lr = lr,
-        .beta1 = o->options.beta1,
-        .beta2 = o->options.beta2,
-        .eps = o->options.eps,
-        .weight_decay = r->decayed ? o->options.weight_decay : 0,
-        .step = o->updates + 1,
-        .seed = o->options.seed,
-        .first = part->first};
+    const struct flat_part *const p = run->part;
+    const struct tensor *const params = p->narrow ? m->flat_narrow : m->flat;
+    const int64_t held = p->held + run->skipped;
+    const struct adamw_args args = {.count = run->count,
+                                    .param_dtype = params->dtype,
+                                    .state_dtype = DTYPE_F32,
+                                    .param = at(params, p->narrow ? held : held - m->narrow_count),
+                                    .grad = at(m->gradients, p->summed + run->skipped),
+                                    .m = run->exp_avg,
+                                    .v = run->exp_avg_sq,
+                                    .copy = m->copies && !p->narrow ? at(m->copies, held) : NULL,
+                                    .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
+                                    .grad_scale = number(o, NUMBER_COEFFICIENT),
+                                    .lr = lr,
+                                    .beta1 = o->options.beta1,
+                                    .beta2 = o->options.beta2,
+                                    .eps = o->options.eps,
+                                    .weight_decay = p->decayed ? o->options.weight_decay : 0,
+                                    .step = o->updates + 1,
+                                    .seed = o->options.seed,
+                                    .first = p->first + run->skipped};
     return device_adamw(m->space->device, &args, e);
 }
 
@@ -184,47 +154,49 @@ static enum status fill_forgotten(struct model *m, struct err *e) {
 }
 
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
-    struct model *const m = o->model;
-    struct comm_scratch scratch = {0};
-    if (!others(o)) return STATUS_OK;
-    if (shard_is_on(m)) return STATUS_OK; /* summed unit by unit already */
-    if (o->scratch) {
-        scratch.data = o->scratch->data;
-        scratch.bytes = tensor_count(o->scratch) * dtype_bytes(DTYPE_F32);
+    if (!o->model->shards) return STATUS_OK; /* it is alone */
+    TRY(fill_forgotten(o->model, e));
+    return shard_sum(o->model, e);
+}
+
+/* Of the own pieces: where gradients lie as these do, in one go. */
+static enum status own_squares(const struct optimizer *o, struct err *e) {
+    const struct model *const m = o->model;
+    const bool all = tensor_count(m->gradients) == m->own_count;
+    for (size_t i = 0; i < (all ? 1 : m->part_count); i++) {
+        const struct sum_squares_args squares = {.count = all ? m->own_count : m->parts[i].count,
+                                                 .x =
+                                                     at(m->gradients, all ? 0 : m->parts[i].summed),
+                                                 .out = number(o, NUMBER_SQUARES)};
+        TRY(device_sum_squares(m->space->device, &squares, e));
     }
-    TRY(fill_forgotten(m, e));
-    const struct comm_buffer sum = {tensor_f32(m->gradients), DTYPE_F32, m->flat_count, 0};
-    return (is_sharded(o) ? comm_reduce_scatter : comm_all_reduce)(others(o), m->space->device,
-                                                                   &scratch, &sum, e);
+    return STATUS_OK;
+}
+
+/* Those that hold another piece of the same copy of the parameters. */
+static bool adds_squares(const struct mesh *mesh, int64_t rank) {
+    const struct mesh_place there = mesh_place_of(&mesh->shape, rank);
+    return there.at[AXIS_REPLICATE] == mesh->place.at[AXIS_REPLICATE] &&
+           there.at[AXIS_TENSOR] == mesh->place.at[AXIS_TENSOR] &&
+           there.at[AXIS_PIPELINE] == mesh->place.at[AXIS_PIPELINE];
 }
 
 /* The squares of all pieces, added in the order of ranks: the norm is then the same for all. */
 static enum status sum_squares(const struct optimizer *o, struct err *e) {
     struct device *const device = o->model->space->device;
+    const struct mesh *const mesh = o->model->options.mesh;
     double mine = 0, sum = 0;
-    if (!is_sharded(o)) return STATUS_OK;
-    struct comm *const c = others(o)->comm;
+    if (o->options.zero_stage == 0 || !mesh || mesh->axis[AXIS_SHARD].world == 1) return STATUS_OK;
+    struct comm *const c = mesh->comm;
     TRY(device_download(device, &mine, number(o, NUMBER_SQUARES), sizeof mine, e));
     double *const all = mem_new((size_t)c->world, sizeof *all);
     const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
     for (int64_t rank = 0; status == STATUS_OK && rank < c->world; rank++) {
-        sum += all[rank];
+        if (adds_squares(mesh, rank)) sum += all[rank];
     }
     mem_free(all);
     TRY(status);
     return device_upload(device, number(o, NUMBER_SQUARES), &sum, sizeof sum, e);
-}
-
-/* What each rank has updated, to all. */
-static enum status share_updates(const struct optimizer *o, struct err *e) {
-    const struct model *const m = o->model;
-    struct device *const device = m->space->device;
-    if (!is_sharded(o)) return STATUS_OK;
-    const struct comm_buffer flat = {m->flat->data, m->flat->dtype, m->flat_count, 0};
-    TRY(comm_all_gather(others(o), device, &flat, e));
-    if (!m->copies) return STATUS_OK;
-    const struct comm_buffer copies = {m->copies->data, m->copies->dtype, m->flat_count, 0};
-    return comm_all_gather(others(o), device, &copies, e);
 }
 
 struct visit {
@@ -235,16 +207,16 @@ struct visit {
 static enum status update_slice(const void *context, const struct away_slice *s, struct err *e) {
     const struct visit *const v = context;
     const struct model *const m = v->optimizer->model;
-    const int64_t slice = v->optimizer->own.first + s->first; /* in the flat buffers */
-    for (int64_t i = 0; i < m->range_count; i++) {
-        const struct flat_range *const r = &m->ranges[i];
-        const int64_t first = r->first > slice ? r->first : slice;
-        const int64_t range_end = r->first + r->count, slice_end = slice + s->count;
-        const int64_t end = range_end < slice_end ? range_end : slice_end;
+    for (size_t i = 0; i < m->part_count; i++) {
+        const struct flat_part *const p = &m->parts[i];
+        const int64_t first = p->own > s->first ? p->own : s->first;
+        const int64_t part_end = p->own + p->count, slice_end = s->first + s->count;
+        const int64_t end = part_end < slice_end ? part_end : slice_end;
         if (first >= end) continue;
-        const struct part part = {r, first, end - first, s->state[0] + (first - slice),
-                                  s->state[1] + (first - slice)};
-        TRY(update(v->optimizer, &part, v->learning_rate, e));
+        const struct run_of_part run = {p, first - p->own, end - first,
+                                        s->state[0] + (first - s->first),
+                                        s->state[1] + (first - s->first)};
+        TRY(update(v->optimizer, &run, v->learning_rate, e));
     }
     return STATUS_OK;
 }
@@ -253,28 +225,24 @@ static enum status update_all(const struct optimizer *o, double lr, struct err *
     const struct visit visit = {o, lr};
     if (!o->exp_avg) return away_each(&o->away, update_slice, &visit, e);
     const struct away_slice all = {
-        0, o->own.count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
+        0, o->model->own_count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
     return update_slice(&visit, &all, e);
 }
 
 static enum status ask(const struct optimizer *o, double learning_rate, struct err *e) {
     struct model *const m = o->model;
     struct device *const device = m->space->device;
-    const struct sum_squares_args squares = {.count = o->own.count,
-                                             .x = tensor_f32(m->gradients) +
-                                                  (o->own.first - m->own.first),
-                                             .out = number(o, NUMBER_SQUARES)};
     const struct clip_args clip = {.sum_squares = number(o, NUMBER_SQUARES),
                                    .loss_scale = optimizer_loss_scale(o),
                                    .max_norm = (float)o->options.max_grad_norm,
                                    .norm = number(o, NUMBER_NORM),
                                    .coefficient = number(o, NUMBER_COEFFICIENT)};
     TRY(fill_forgotten(m, e));
-    if (squares.count > 0) TRY(device_sum_squares(device, &squares, e));
+    TRY(own_squares(o, e));
     TRY(sum_squares(o, e));
     TRY(device_clip(device, &clip, e));
-    if (o->own.count > 0) TRY(update_all(o, learning_rate, e));
-    TRY(share_updates(o, e));
+    TRY(update_all(o, learning_rate, e));
+    TRY(shard_share(m, e));
     return model_refresh_tails(m, e);
 }
 

@@ -16,7 +16,7 @@ struct optimizer_options {
     uint64_t seed;                                         /* of stochastic rounding */
     bool scales_loss;   /* f16: gradients are multiplied so that they do not vanish */
     bool offloading;    /* the states begin in host memory */
-    int64_t zero_stage; /* 1: each rank holds the states of its own piece and updates it */
+    int64_t zero_stage; /* from 1 on each rank holds the states of its own pieces (pieces.h) */
 };
 
 /* Dynamic loss scaling as torch.amp.GradScaler: doubled after 2000 updates without an overflow;
@@ -29,12 +29,10 @@ struct loss_scaling {
 
 struct optimizer {
     struct optimizer_options options;
-    struct model *model;   /* borrowed */
-    struct comm_piece own; /* what this rank updates of the flat buffers: all, or its piece */
-    struct tensor *exp_avg, *exp_avg_sq; /* [1, own.count] f32; NULL while they are away */
+    struct model *model;                 /* borrowed */
+    struct tensor *exp_avg, *exp_avg_sq; /* [1, own_count of the model] f32; NULL while away */
     struct states_away away;
     struct tensor *numbers; /* [1, NUMBER_COUNT] i64: words of device memory */
-    struct tensor *scratch; /* where others' gradients arrive, or NULL: there are no others */
     struct loss_scaling scaling;
     int64_t updates; /* done so far */
 };

@@ -222,6 +222,7 @@ enum status session_load(struct session *s, const struct session_source *source,
 enum status session_load_nothing(struct session *s, const struct session_source *source,
                                  struct err *e) {
     ASSERT(!s->device->computes);
+    TRY(weights_load_nothing(&s->model, e));
     if (!s->model.options.lora || source->adapter) return STATUS_OK;
     return weights_init_adapter(&s->model, source->seed, e);
 }

@@ -166,14 +166,25 @@ static enum status add_sums(const struct micro *u, const struct batch *b,
     return o->totals ? STATUS_OK : download_sums(u, sums, e);
 }
 
+/* The loss, where the head's weights are there, and while recording its gradients. */
+static enum status run_head(struct tape *tape, const struct micro *u, struct tensor *hidden,
+                            const struct step_options *o, struct tensor **anchor, struct err *e) {
+    struct model *const m = u->inputs.model;
+    const struct loss_options loss = loss_of(u, o);
+    const int64_t unit = shard_head(m);
+    TRY(shard_gather(m, unit, UNIT_NONE, e));
+    if (tape->recording) TRY(shard_begin(m, unit, e));
+    TRY(op_loss(tape, hidden, &loss, u->losses, u->correct, anchor, e));
+    shard_let_go(m, unit);
+    return unit == UNIT_HEAD ? shard_end(m, unit, e) : STATUS_OK;
+}
+
 /* Hidden states and loss; *anchor is set while recording. */
 static enum status run_forward(struct tape *tape, struct micro *u, const struct step_options *o,
                                struct tensor **anchor, struct err *e) {
     struct tensor *hidden = NULL;
-    const struct loss_options loss = loss_of(u, o);
     enum status status = decoder_forward(tape, &u->inputs, &hidden, e);
-    if (status == STATUS_OK)
-        status = op_loss(tape, hidden, &loss, u->losses, u->correct, anchor, e);
+    if (status == STATUS_OK) status = run_head(tape, u, hidden, o, anchor, e);
     tensor_release(hidden);
     return status;
 }
@@ -188,36 +199,41 @@ struct training {
 /* Forward, backward, sums: all on the device. */
 static enum status train_micro(void *context, struct err *e) {
     const struct training *const t = context;
-    struct tensor_space *const space = t->micro->inputs.model->space;
+    struct model *const m = t->micro->inputs.model;
+    struct tensor_space *const space = m->space;
     struct tape tape;
     struct tensor *anchor = NULL;
     enum status status = STATUS_OK;
     tape_init(&tape, space);
     tape.training = tape.recording = true;
     arena_enter(space->arena, PHASE_FORWARD);
-    if (t->begins) model_begin_gradients(t->micro->inputs.model);
-    GUARD(shard_begin(t->micro->inputs.model, UNIT_REST, e));
+    if (t->begins) model_begin_gradients(m);
     GUARD(run_forward(&tape, t->micro, t->options, &anchor, e));
     tape.recording = false;
     tensor_drop(&anchor);
     arena_enter(space->arena, PHASE_BACKWARD);
+    GUARD(shard_begin(m, UNIT_VECTORS, e));
     GUARD(tape_backward(&tape, 0, e));
-    GUARD(shard_end(t->micro->inputs.model, UNIT_REST, e));
-    if (t->begins) GUARD(model_end_gradients(t->micro->inputs.model, e));
+    GUARD(shard_end(m, UNIT_EMBEDDING, e));
+    GUARD(shard_end(m, UNIT_VECTORS, e));
+    GUARD(shard_finish(m, e));
+    if (t->begins) GUARD(model_end_gradients(m, e));
     GUARD(add_totals(t->micro, t->options, e));
 done:
     tape.recording = false;
     tape_release(&tape);
     tensor_release(anchor);
-    shard_drop(t->micro->inputs.model);
+    shard_drop(m);
     return status;
 }
 
 /* Dropout is drawn by the number of the step, offloading copies to the host, and sums that nobody
- * has room for are waited for: such a micro-batch is not like another one. */
+ * has room for are waited for: such a micro-batch is not like another one. Nor is one in which
+ * ranks exchange memory. */
 static bool repeats(const struct model *m, const struct step_options *o) {
     const bool drops = m->options.lora && m->options.lora_dropout > 0;
-    return o->totals && !o->layout.activation_offloading && !drops;
+    const bool exchanges = shard_is_on(m) || weights_are_sharded(m);
+    return o->totals && !o->layout.activation_offloading && !drops && !exchanges;
 }
 
 static uint64_t bits_of(double value) {
@@ -249,7 +265,7 @@ enum status step_idle(struct model *m, struct err *e) {
 
 enum status step_idle_forward(struct model *m, struct err *e) {
     arena_enter(m->space->arena, PHASE_EVAL);
-    return shard_walk(m, e);
+    return shard_walk(m, false, e);
 }
 
 enum status step_train(struct model *m, const struct batch *batch,
@@ -286,6 +302,7 @@ enum status step_evaluate(struct model *m, const struct batch *batch,
     GUARD(add_sums(&u, batch, options, sums, e));
     if (losses) GUARD(tensor_download(u.losses, losses, e));
 done:
+    shard_drop(m);
     micro_close(&u);
     return status;
 }
@@ -323,7 +340,9 @@ enum status step_logits(struct model *m, const struct batch *batch, const int32_
     GUARD(tensor_upload(index, tokens, e));
     GUARD(op_gather_rows(hidden, index, &picked, e));
     tensor_drop(&hidden);
+    GUARD(shard_gather(m, shard_head(m), UNIT_NONE, e));
     GUARD(op_logits(&tape, picked, &head, &out, e));
+    shard_let_go(m, shard_head(m));
     GUARD(download_wide(out, logits, e));
     soft_cap(logits, count * m->config.vocab_size, m->config.final_softcap);
 done:
@@ -331,6 +350,7 @@ done:
     tensor_release(picked);
     tensor_release(index);
     tensor_release(out);
+    shard_drop(m);
     micro_close(&u);
     return status;
 }

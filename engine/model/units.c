@@ -1,0 +1,189 @@
+/* units.c - see units.h: arithmetic, no memory of the device.
+ *
+ * A unit has its decayed elements first, and padding at its end. Units of narrow masters (with
+ * stochastic rounding) come before the vectors, which are f32. */
+#include "engine/model/units.h"
+
+#include "base/mem.h"
+
+enum dtype units_value_dtype(const struct model *m, enum param_kind kind) {
+    switch (kind) {
+    case PARAM_WEIGHT:
+    case PARAM_EMBEDDING: return m->options.weight_dtype;
+    case PARAM_NORM:
+    case PARAM_MAGNITUDE: return DTYPE_F32;
+    case PARAM_BIAS:
+    case PARAM_LORA_A:
+    case PARAM_LORA_B: break;
+    }
+    return m->space->device->activation_dtype;
+}
+
+bool storage_is_narrow(const struct model *m, const struct storage *s) {
+    return m->options.stochastic_rounding && units_value_dtype(m, s->kind) != DTYPE_F32;
+}
+
+bool storage_is_vector(const struct storage *s) {
+    return s->kind == PARAM_NORM || s->kind == PARAM_BIAS || s->kind == PARAM_MAGNITUDE;
+}
+
+/* The ranks that share one copy of the parameters; NULL: there is no other. */
+static const struct comm_group *sharers(const struct model *m) {
+    const struct mesh *const mesh = m->options.mesh;
+    return mesh && mesh->axis[AXIS_SHARD].world > 1 ? &mesh->axis[AXIS_SHARD] : NULL;
+}
+
+int64_t units_stage(const struct model *m) {
+    return sharers(m) ? m->options.zero_stage : 0;
+}
+
+bool units_are_divided(const struct model *m) {
+    return units_stage(m) == 3 && m->options.full;
+}
+
+bool storage_is_divided(const struct model *m, const struct storage *s) {
+    return units_are_divided(m) && s->trainable && s->unit != UNIT_VECTORS;
+}
+
+struct unit *unit_at(const struct model *m, int64_t unit) {
+    ASSERT(unit < m->config.layers && unit >= -UNITS_BESIDE);
+    return &m->units[unit >= 0 ? unit : m->config.layers - 1 - unit];
+}
+
+int64_t units_held(const struct model *m, const struct storage *s) {
+    ASSERT(!storage_is_divided(m, s));
+    if (!units_are_divided(m)) return s->flat_first;
+    const struct unit *const vectors = unit_at(m, UNIT_VECTORS);
+    return vectors->own_first + s->flat_first - vectors->first;
+}
+
+static int64_t round_up(int64_t n, int64_t to) {
+    return (n + to - 1) / to * to;
+}
+
+static bool continues(const struct flat_part *a, const struct flat_part *b) {
+    return a->decayed == b->decayed && a->narrow == b->narrow && a->first + a->count == b->first &&
+           a->held + a->count == b->held && a->summed + a->count == b->summed &&
+           a->own + a->count == b->own;
+}
+
+static void add_part(struct model *m, const struct flat_part *part) {
+    struct flat_part *const last = m->part_count ? &m->parts[m->part_count - 1] : NULL;
+    if (part->count <= 0) return;
+    if (last && continues(last, part)) {
+        last->count += part->count;
+        return;
+    }
+    m->parts = mem_grow(m->parts, m->part_count, &m->part_capacity, sizeof *m->parts);
+    m->parts[m->part_count++] = *part;
+}
+
+/* The storages that have all of this come next, in their order. unit: those of this one, or NULL.
+ */
+struct chosen {
+    const int64_t *unit;
+    bool decayed, narrow;
+};
+
+static void place(struct model *m, const struct chosen *c) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        struct storage *const s = &m->storages[i];
+        if (!s->trainable || s->decayed != c->decayed || storage_is_narrow(m, s) != c->narrow ||
+            (c->unit && s->unit != *c->unit)) {
+            continue;
+        }
+        s->flat_first = m->flat_count;
+        m->flat_count += round_up(s->rows * s->cols, FLAT_PITCH);
+        m->trainable_count += s->rows * s->cols;
+    }
+}
+
+/* Narrow ones first, and in each part decayed ones first, so that the optimizer needs a call a
+ * part and no table. */
+static void place_alone(struct model *m) {
+    for (int part = 0; part < 4; part++) {
+        const struct chosen chosen = {.narrow = part < 2, .decayed = part % 2 == 0};
+        const int64_t first = m->flat_count;
+        place(m, &chosen);
+        if (chosen.narrow) m->narrow_count = m->flat_count;
+        add_part(m, &(struct flat_part){.first = first,
+                                        .held = first,
+                                        .summed = first,
+                                        .own = first,
+                                        .count = m->flat_count - first,
+                                        .decayed = chosen.decayed,
+                                        .narrow = chosen.narrow});
+    }
+    m->own_count = m->held_count = m->flat_count;
+}
+
+/* What this rank owns of elements first..end of a unit. */
+static void add_own(struct model *m, int64_t unit, int64_t first, int64_t end,
+                    const struct chosen *of) {
+    const struct unit *const u = unit_at(m, unit);
+    const int64_t own_end = u->own.first + u->own.count;
+    const int64_t begins = first > u->own.first ? first : u->own.first;
+    const int64_t ends = end < own_end ? end : own_end;
+    const int64_t own = u->own_first + begins - u->own.first;
+    const bool divided = units_are_divided(m);
+    add_part(m, &(struct flat_part){.first = u->first + begins,
+                                    .held = !divided               ? u->first + begins
+                                            : unit == UNIT_VECTORS ? u->own_first + begins
+                                                                   : own,
+                                    .summed = units_stage(m) >= 2 ? own : u->first + begins,
+                                    .own = own,
+                                    .count = ends - begins,
+                                    .decayed = of->decayed,
+                                    .narrow = of->narrow});
+}
+
+static void place_unit(struct model *m, int64_t unit) {
+    struct unit *const u = unit_at(m, unit);
+    const struct comm_group *const g = units_stage(m) > 0 ? sharers(m) : NULL;
+    struct chosen chosen = {.unit = &unit, .decayed = true};
+    chosen.narrow = m->options.stochastic_rounding && unit != UNIT_VECTORS;
+    u->first = m->flat_count;
+    place(m, &chosen);
+    const int64_t decayed = m->flat_count - u->first;
+    chosen.decayed = false;
+    place(m, &chosen);
+    u->used = m->flat_count - u->first;
+    u->count = round_up(u->used, g ? g->world * COMM_PITCH : COMM_PITCH);
+    u->own = g ? comm_piece_of(u->count, COMM_PITCH, g->rank, g->world)
+               : (struct comm_piece){.count = u->count};
+    u->own_first = m->own_count;
+    m->own_count += u->own.count;
+    m->flat_count = u->first + u->count;
+    chosen.decayed = true;
+    add_own(m, unit, 0, decayed, &chosen);
+    chosen.decayed = u->used == decayed; /* padding joins what is before it */
+    add_own(m, unit, decayed, u->count, &chosen);
+    if (chosen.narrow) m->narrow_count = units_are_divided(m) ? m->own_count : m->flat_count;
+    m->held_count = units_are_divided(m) ? u->own_first : m->flat_count;
+}
+
+/* A layer's matrices are its unit. So are biases without an f32 master, since what is f32 comes
+ * last. */
+static void choose_units(struct model *m) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        struct storage *const s = &m->storages[i];
+        if (storage_is_vector(s) && !storage_is_narrow(m, s)) s->unit = UNIT_VECTORS;
+    }
+}
+
+void units_place(struct model *m) {
+    const struct mesh *const mesh = m->options.mesh;
+    choose_units(m);
+    if (!mesh || mesh->data.world == 1) {
+        place_alone(m);
+        return;
+    }
+    m->units = mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->units);
+    for (int64_t i = 0; i < m->config.layers; i++) {
+        place_unit(m, i);
+    }
+    for (int64_t unit = -1; unit >= -UNITS_BESIDE; unit--) {
+        place_unit(m, unit);
+    }
+    if (units_are_divided(m)) m->held_count += unit_at(m, UNIT_VECTORS)->count;
+}
