@@ -85,18 +85,8 @@ static enum status check_auto(const struct spec *s, struct err *e) {
 
 /* What the keys promise and this version does not have yet. */
 static enum status check_parallel(const struct spec *s, struct err *e) {
-    const bool plain_lora = strcmp(s->finetuning_type, "lora") == 0 && !s->use_dora;
     if (strcmp(s->parallel.layout, "auto") == 0) TRY(check_auto(s, e));
     TRY(check_mesh(s, e));
-    CHECK(s->parallel.zero_stage < 3 || plain_lora, "parallel.zero_stage",
-          "parallel.zero_stage 3 divides frozen weights: it needs finetuning_type lora without "
-          "use_dora in this version; the nearest is 2");
-    CHECK(s->parallel.zero_stage < 2 || strcmp(s->device, "cpu") == 0, "parallel.zero_stage",
-          "parallel.zero_stage is %lld: on a GPU this version has the stages 0 and 1; device is "
-          "%.80s",
-          (long long)s->parallel.zero_stage, s->device);
-    CHECK(s->parallel.data_parallel_shard_degree == 0, "parallel.data_parallel_shard_degree",
-          "parallel.data_parallel_shard_degree is not in this version; the nearest is 0");
     CHECK(s->parallel.tensor_parallel_degree == 1, "parallel.tensor_parallel_degree",
           "parallel.tensor_parallel_degree above 1 is not in this version");
     CHECK(s->parallel.pipeline_parallel_degree == 1, "parallel.pipeline_parallel_degree",

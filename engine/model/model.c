@@ -83,8 +83,21 @@ static enum status allocate_master(struct model *m, struct storage *s, struct er
     return STATUS_OK;
 }
 
+/* As a block of a matrix whose bytes come and go. */
+static struct tensor *hollow_block(struct model *m, const struct storage *s, int64_t ld) {
+    struct tensor *const t = tensor_hollow(m->space, m->options.weight_dtype, s->rows, s->cols);
+    t->ld = ld;
+    return t;
+}
+
 /* Everything of a layer's weight and adapters in one matrix; zero where there is neither. */
 static enum status allocate_augmented(struct model *m, struct storage *s, struct err *e) {
+    if (storage_is_sharded(m, s)) {
+        s->augmented = tensor_hollow(m->space, m->options.weight_dtype, s->rows + s->tail, s->cols);
+        s->augmented->ld = tail_pitch(s);
+        s->value = hollow_block(m, s, s->augmented->ld);
+        return STATUS_OK;
+    }
     const struct shape shape = {.dtype = m->options.weight_dtype,
                                 .rows = s->rows + s->tail,
                                 .cols = s->cols,
@@ -99,7 +112,9 @@ static enum status allocate_value(struct model *m, struct storage *s, struct err
     const enum dtype dtype = units_value_dtype(m, s->kind);
     if (s->inside >= 0) {
         struct tensor *const whole = m->storages[s->inside].augmented;
-        s->value = tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
+        s->value = storage_is_sharded(m, &m->storages[s->inside])
+                       ? hollow_block(m, s, whole->ld)
+                       : tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
     } else if (s->tail > 0) {
         return allocate_augmented(m, s, e);
     } else if (s->trainable && s->master->dtype == dtype) {
@@ -128,13 +143,14 @@ static bool in_tail(const struct storage *s) {
     return s->trainable && s->inside >= 0;
 }
 
-/* One item for every adapter in a tail, so that a step makes all of them in one go. */
+/* One item for every adapter in a tail, so that a step makes all of them in one go. Tails that come
+ * and go are made when they come (shard_weights.c). */
 static enum status list_tails(struct model *m, struct err *e) {
     struct convert_item *const items = mem_new(m->storage_count, sizeof *items);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (!in_tail(s)) continue;
+        if (!in_tail(s) || storage_is_sharded(m, &m->storages[s->inside])) continue;
         ASSERT(s->master->dtype == DTYPE_F32 && s->value->dtype == m->options.weight_dtype);
         items[m->tail_count++] = (struct convert_item){.src = s->master->data,
                                                        .dst = s->value->data,

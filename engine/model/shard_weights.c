@@ -42,7 +42,13 @@ static int64_t round_up(int64_t n, int64_t to) {
     return (n + to - 1) / to * to;
 }
 
+int64_t tail_pitch(const struct storage *s) {
+    return round_up(s->cols + s->tail, TAIL_PITCH);
+}
+
+/* With tails the whole matrix travels, room for adapters included. */
 static int64_t elements_of(const struct storage *s) {
+    if (s->tail > 0) return (s->rows + s->tail) * tail_pitch(s);
     return round_up(s->rows * s->cols, FLAT_PITCH);
 }
 
@@ -85,6 +91,21 @@ void shard_weights_close(struct model *m) {
     m->weight_shards = NULL;
 }
 
+static char *element(char *base, enum dtype dtype, int64_t index) {
+    return base ? base + index * dtype_bytes(dtype) : NULL;
+}
+
+/* The adapters that ride in the tails of a weight. */
+static void place_tails(struct model *m, const struct storage *weight, char *data) {
+    weight->augmented->data = data;
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->inside != weight - m->storages || !s->value) continue;
+        const int64_t at = s->inside_row * weight->augmented->ld + s->inside_col;
+        s->value->data = element(data, s->value->dtype, at);
+    }
+}
+
 /* Tells the unit's storages where their masters, or what forward reads of them, lie; NULL: nowhere.
  */
 static void place(struct model *m, int64_t unit, const struct tensor *whole, bool masters) {
@@ -93,10 +114,21 @@ static void place(struct model *m, int64_t unit, const struct tensor *whole, boo
         const struct storage *const s = &m->storages[i];
         if (s->unit != unit || !storage_is_sharded(m, s) || !s->value) continue;
         if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
-        (masters ? s->master : s->value)->data =
-            whole ? (char *)whole->data + first * dtype_bytes(whole->dtype) : NULL;
+        struct tensor *const t = masters ? s->master : s->value;
+        t->data = element(whole ? whole->data : NULL, t->dtype, first);
+        if (s->tail > 0) place_tails(m, s, t->data);
         first += elements_of(s);
     }
+}
+
+/* Adapters are whole everywhere: what came of their places is made anew. */
+static enum status make_tails(struct model *m, int64_t unit, struct err *e) {
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->inside < 0 || m->storages[s->inside].unit != unit) continue;
+        TRY(tensor_convert(s->value, s->master, s->scale, e));
+    }
+    return STATUS_OK;
 }
 
 /* What this rank keeps of a unit, of masters or of what forward reads. */
@@ -188,6 +220,7 @@ enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err
     if (u->arriving) {
         TRY(comm_aside_wait(sharers(m), u->ticket, e));
         u->arriving = false;
+        TRY(make_tails(m, unit, e));
     }
     return next == UNIT_NONE ? STATUS_OK : call(m, next, e);
 }

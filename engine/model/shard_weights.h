@@ -17,6 +17,9 @@ bool weights_are_sharded(const struct model *m);
  * only while it is filled. */
 bool storage_is_sharded(const struct model *m, const struct storage *s);
 
+/* Elements between the rows of a weight that has room for adapters behind them. */
+int64_t tail_pitch(const struct storage *s);
+
 /* Called by model_build after storages are declared, and by model_release. */
 enum status shard_weights_open(struct model *m, struct err *e);
 void shard_weights_close(struct model *m);

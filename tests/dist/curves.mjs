@@ -17,6 +17,8 @@ const GLOBAL = full ? 24 : 12;
 const rows = join(newFolder(), "rows.jsonl");
 writeFileSync(rows, readFileSync(CHAT, "utf8").split("\n").slice(0, ROWS).join("\n") + "\n");
 
+const FULL = { finetuning_type: "full", learning_rate: 1e-4 };
+const HYBRID = { data_parallel_shard_degree: 2 };
 const METHODS = {
     lora: { lora_dropout: 0.1 },
     full: { finetuning_type: "full", learning_rate: 1e-4, data: { packing: false } },
@@ -30,6 +32,16 @@ const METHODS = {
         gradient_checkpointing_layers: 2,
         parallel: { zero_stage: 2 },
     },
+    "ZeRO-3, full": { finetuning_type: "full", learning_rate: 1e-4, parallel: { zero_stage: 3 } },
+    "ZeRO-3, dora": { use_dora: true, lora_dropout: 0.1, parallel: { zero_stage: 3 } },
+    "ZeRO-3, full, checkpointing": {
+        finetuning_type: "full",
+        learning_rate: 1e-4,
+        gradient_checkpointing: true,
+        gradient_checkpointing_layers: 2,
+        parallel: { zero_stage: 3 },
+        data: { packing: false },
+    },
     "ZeRO-3": { parallel: { zero_stage: 3 }, sample_prompts: ["What is a bowline?"], sample_max_tokens: 4 },
     "ZeRO-3, checkpointing": {
         gradient_checkpointing: true,
@@ -37,11 +49,17 @@ const METHODS = {
         parallel: { zero_stage: 3 },
         data: { packing: false },
     },
+    // Two copies, each divided between two ranks.
+    "hybrid, ZeRO-1, full": { ...FULL, parallel: { zero_stage: 1, ...HYBRID }, worlds: [4] },
+    "hybrid, ZeRO-2, full": { ...FULL, parallel: { zero_stage: 2, ...HYBRID }, worlds: [4] },
+    "hybrid, ZeRO-3": { parallel: { zero_stage: 3, ...HYBRID }, worlds: [4] },
     checkpointing: { gradient_checkpointing: true, data: { packing_strategy: "rows" } },
 };
 
 function specOf(method, world) {
-    const { data, ...spec } = METHODS[method];
+    const { data, worlds: _, ...spec } = METHODS[method];
+    // Alone there is nothing to divide.
+    const parallel = world === 1 ? { zero_stage: spec.parallel?.zero_stage ?? 0 } : spec.parallel;
     const rowsEach = GLOBAL / world;
     const micro = rowsEach % 3 === 0 ? 3 : rowsEach;
     return {
@@ -50,7 +68,7 @@ function specOf(method, world) {
         gradient_accumulation_steps: rowsEach / micro,
         per_device_eval_batch_size: 2,
         ...spec,
-        parallel: { ranks: world, ...spec.parallel },
+        parallel: { ranks: world, ...parallel },
         data: { train_files: [rows], eval_files: [rows], ...data },
     };
 }
@@ -78,7 +96,8 @@ async function checkMethod(method) {
         alone = await runWorld(method, 1);
         checkMemory(alone, 1);
     });
-    for (const world of METHODS[method].parallel ? DIVIDED : WORLDS) {
+    const { parallel, worlds } = METHODS[method];
+    for (const world of worlds ?? (parallel ? DIVIDED : WORLDS)) {
         await check(`${method}: ${world} ranks have the curve of one, and the planned memory`, async () => {
             const folder = await runWorld(method, world);
             assertClose(curveOf(folder), curveOf(alone), `${world} ranks`);
