@@ -102,11 +102,12 @@ enum status adapter_load(struct model *m, const char *folder, struct err *e) {
     enum status status = st_open_file(&set, path, e);
     if (status == STATUS_OK)
         status = weights_load_params(m, m->adapter_params, m->adapter_param_count, &set, e);
-    if (status == STATUS_OK && (size_t)set.count != m->adapter_param_count) {
+    const size_t wanted = m->adapter_param_count + m->adapter_params_elsewhere;
+    if (status == STATUS_OK && (size_t)set.count != wanted) {
         status = err_set(
             e, STATUS_INVALID,
             "%s: holds %lld tensors, the adapter of this model and these target modules has %zu",
-            path, (long long)set.count, m->adapter_param_count);
+            path, (long long)set.count, wanted);
     }
     st_close(&set);
     mem_free(path);

@@ -148,15 +148,23 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
     const struct model *const m = inputs->model;
     struct tensor *x = NULL, *next = NULL;
     enum status status = STATUS_OK;
-    arena_set_label(m->space->arena, (struct arena_label){"embedding", -1});
-    GUARD(embed(tape, inputs, &x, e));
-    for (int64_t i = 0; i < m->config.layers; i++) {
+    if (model_begins(m)) {
+        arena_set_label(m->space->arena, (struct arena_label){"embedding", -1});
+        GUARD(embed(tape, inputs, &x, e));
+    } else {
+        x = tensor_retain(inputs->given);
+    }
+    for (int64_t i = m->options.first_layer; i < m->options.end_layer; i++) {
         const struct segment layer = {
             .run = run_layer, .context = inputs, .index = i, .offload = inputs->offloading};
         GUARD(tape_segment(tape, &layer, i < inputs->checkpointed_layers, x, &next, e));
         tensor_release(x);
         x = next;
         next = NULL;
+    }
+    if (!model_ends(m)) {
+        *out = x;
+        return STATUS_OK;
     }
     arena_set_label(m->space->arena, (struct arena_label){"final norm", -1});
     GUARD(op_rmsnorm(tape, x, &m->final_norm, out, e));

@@ -1,4 +1,5 @@
-/* decoder.h - the model as one readable function: token ids to the hidden states before the head.
+/* decoder.h - the model as one readable function: token ids to the hidden states before the head;
+ * of a pipeline stage, from what the stage before gave to what the next one wants.
  *
  * Families differ by the data in the layers, never by a branch on their name. */
 #ifndef PLIMSOLL_ENGINE_MODEL_DECODER_H
@@ -9,7 +10,8 @@
 /* One micro-batch on the device. Everything in it must outlive the tape's nodes. */
 struct decoder_inputs {
     struct model *model;
-    struct tensor *ids; /* [1,T] i32 */
+    struct tensor *ids;   /* [1,T] i32 */
+    struct tensor *given; /* [T,C] of the stage before; NULL on the first */
     struct documents documents;
     struct random_keys keys;
     int64_t
@@ -18,7 +20,8 @@ struct decoder_inputs {
     bool offloading;         /* and that input waits in host memory */
 };
 
-/* *out [T,C]: hidden states after the final norm. Release *out after an error too. */
+/* *out [T,C]: hidden states after the final norm, or of a stage that is not the last after its
+ * last layer. Release *out after an error too. */
 enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, struct tensor **out,
                             struct err *e);
 

@@ -251,26 +251,67 @@ static enum status check_targets(const struct layout *layout, const struct model
     return STATUS_OK;
 }
 
-enum status layout_declare(struct layout *layout, struct model *m, struct err *e) {
+/* What was declared from here on is of another stage: only that it exists is known. */
+struct counts {
+    size_t storages, params, adapter_params;
+};
+
+static struct counts counts_of(const struct model *m) {
+    return (struct counts){m->storage_count, m->param_count, m->adapter_param_count};
+}
+
+static void leave_to_others(struct model *m, const struct counts *before) {
+    for (size_t i = before->storages; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->trainable) m->trainable_elsewhere += s->rows * s->cols;
+    }
+    m->adapter_params_elsewhere += m->adapter_param_count - before->adapter_params;
+    m->storage_count = before->storages;
+    m->param_count = before->params;
+    m->adapter_param_count = before->adapter_params;
+}
+
+static void declare_embedding(struct layout *layout, struct model *m) {
     const struct model_config *const c = &m->config;
-    *layout = (struct layout){.head = -1};
-    layout->layers = mem_new((size_t)c->layers, sizeof *layout->layers);
-    layout->target_hit = mem_new((size_t)m->options.target_count, sizeof *layout->target_hit);
+    const struct counts before = counts_of(m);
     layout->embedding = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
     name_param(m, "model.embed_tokens.weight", layout->embedding, 0, c->vocab_size, 2);
-    for (int64_t i = 0; i < c->layers; i++) {
-        const size_t first = m->storage_count;
-        declare_layer(layout, m, i);
-        for (size_t k = first; k < m->storage_count; k++) {
-            m->storages[k].unit = i;
-        }
-    }
+    if (model_begins(m) || (model_ends(m) && c->tie_word_embeddings)) return;
+    leave_to_others(m, &before);
+    layout->embedding = -1;
+}
+
+static void declare_end(struct layout *layout, struct model *m) {
+    const struct model_config *const c = &m->config;
+    const struct counts before = counts_of(m);
     layout->final_norm = add_vector(m, PARAM_NORM, "model.norm.weight", c->hidden_size);
     if (!c->tie_word_embeddings) {
         layout->head = add_storage(m, PARAM_EMBEDDING, c->vocab_size, c->hidden_size);
         m->storages[layout->head].unit = UNIT_HEAD;
         name_param(m, "lm_head.weight", layout->head, 0, c->vocab_size, 2);
     }
+    if (model_ends(m)) return;
+    leave_to_others(m, &before);
+    layout->final_norm = layout->head = -1;
+}
+
+/* Layers of other stages are declared too, and dropped: target modules are looked for in the whole
+ * model. */
+enum status layout_declare(struct layout *layout, struct model *m, struct err *e) {
+    const struct model_config *const c = &m->config;
+    *layout = (struct layout){.head = -1};
+    layout->layers = mem_new((size_t)c->layers, sizeof *layout->layers);
+    layout->target_hit = mem_new((size_t)m->options.target_count, sizeof *layout->target_hit);
+    declare_embedding(layout, m);
+    for (int64_t i = 0; i < c->layers; i++) {
+        const struct counts before = counts_of(m);
+        declare_layer(layout, m, i);
+        for (size_t k = before.storages; k < m->storage_count; k++) {
+            m->storages[k].unit = i;
+        }
+        if (i < m->options.first_layer || i >= m->options.end_layer) leave_to_others(m, &before);
+    }
+    declare_end(layout, m);
     return m->options.lora ? check_targets(layout, m, e) : STATUS_OK;
 }
 
@@ -341,7 +382,7 @@ void layout_connect(const struct layout *layout, struct model *m) {
     m->embedding = at(m, layout->embedding);
     m->final_norm = norm_of(m, layout->final_norm, 0);
     m->head = layout->head < 0 ? m->embedding : at(m, layout->head);
-    for (int64_t i = 0; i < m->config.layers; i++) {
+    for (int64_t i = m->options.first_layer; i < m->options.end_layer; i++) {
         const struct layer_layout *const from = &layout->layers[i];
         struct layer *const to = &m->layers[i];
         const uint64_t stream = (uint64_t)i * 4;

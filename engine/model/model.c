@@ -191,6 +191,8 @@ enum status model_build(struct model *m, const struct model_config *config,
                         const struct model_options *options, struct tensor_space *space,
                         struct err *e) {
     *m = (struct model){.config = *config, .options = *options, .space = space};
+    if (m->options.end_layer == 0) m->options.end_layer = config->layers;
+    m->parameter_count = model_parameter_count(config);
     m->layers = mem_new((size_t)config->layers, sizeof *m->layers);
     struct layout layout = {0};
     enum status status = layout_declare(&layout, m, e);
@@ -207,11 +209,15 @@ enum status model_build(struct model *m, const struct model_config *config,
     if (status == STATUS_OK) layout_connect(&layout, m);
     layout_release(&layout);
     m->options.target_modules = NULL;
-    for (size_t i = 0; i < m->param_count; i++) {
-        const struct param *const p = &m->params[i];
-        m->parameter_count += p->rank == 1 ? p->rows : p->rows * m->storages[p->storage].cols;
-    }
     return status;
+}
+
+bool model_begins(const struct model *m) {
+    return m->options.first_layer == 0;
+}
+
+bool model_ends(const struct model *m) {
+    return m->options.end_layer == m->config.layers;
 }
 
 void model_release(struct model *m) {

@@ -61,12 +61,15 @@ struct model_options {
     int64_t target_count;
     bool use_rslora, use_dora;
     bool decay_norms_and_biases;
-    enum dtype weight_dtype;  /* of matrices. Norms and magnitudes are always f32, biases and
+    enum dtype weight_dtype;        /* of matrices. Norms and magnitudes are always f32, biases and
                                 adapters of the activations' dtype */
-    bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
-    int64_t length_max;       /* longest sequence of the run */
-    struct mesh *mesh;        /* borrowed; NULL: this rank is alone */
-    int64_t zero_stage;       /* from 1 on what is updated is divided among the ranks, from 2 on
+    bool stochastic_rounding;       /* full, CUDA: no f32 masters of what is narrower */
+    int64_t length_max;             /* longest sequence of the run */
+    struct mesh *mesh;              /* borrowed; NULL: this rank is alone */
+    int64_t first_layer, end_layer; /* of this pipeline stage, the end excluded; both 0: all. The
+                                       first stage has the embedding too, the last one final norm
+                                       and head; layers keep their numbers */
+    int64_t zero_stage; /* from 1 on what is updated is divided among the ranks, from 2 on
                                  gradients (shard.h), with 3 weights (shard_weights.h) */
 };
 
@@ -107,6 +110,7 @@ struct model {
     size_t param_count, param_capacity;
     struct param *adapter_params; /* names as PEFT writes them */
     size_t adapter_param_count, adapter_param_capacity;
+    size_t adapter_params_elsewhere; /* of layers of other pipeline stages */
     struct layer *layers;
     struct tensor *embedding, *head; /* head is the embedding when tied */
     struct norm final_norm;
@@ -129,9 +133,10 @@ struct model {
     struct flat_part *parts; /* all that this rank updates, in order */
     size_t part_count, part_capacity;
     int64_t flat_count, held_count, narrow_count;
-    int64_t own_count;       /* elements that this rank updates, gaps included */
-    int64_t trainable_count; /* elements that are trained */
-    int64_t parameter_count; /* elements of the base model */
+    int64_t own_count;           /* elements that this rank updates, gaps included */
+    int64_t trainable_count;     /* elements that are trained here */
+    int64_t trainable_elsewhere; /* and by other pipeline stages */
+    int64_t parameter_count;     /* elements of the base model, all stages */
 };
 enum { FLAT_PITCH = 64 };
 
@@ -141,6 +146,9 @@ enum status model_build(struct model *m, const struct model_config *config,
                         const struct model_options *options, struct tensor_space *space,
                         struct err *e);
 void model_release(struct model *m);
+/* Whether this pipeline stage is the first, the last: a model that is whole is both. */
+bool model_begins(const struct model *m);
+bool model_ends(const struct model *m);
 
 /* Columns of the block that a parameter names: of a vector one. */
 int64_t model_param_cols(const struct model *m, const struct param *p);

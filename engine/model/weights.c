@@ -194,11 +194,22 @@ int64_t weights_staging_bytes(const struct model *m) {
     return load_staging_bytes(elements, widest);
 }
 
+/* A name that is looked for among those of a whole model. */
+struct search {
+    const char *name;
+    bool found;
+};
+
+static bool compare_name(void *context, const struct model_tensor *t) {
+    struct search *const search = context;
+    search->found = strcmp(t->name, search->name) == 0;
+    return !search->found;
+}
+
 static bool is_param(const struct model *m, const char *name) {
-    for (size_t i = 0; i < m->param_count; i++) {
-        if (strcmp(m->params[i].name, name) == 0) return true;
-    }
-    return false;
+    struct search search = {.name = name};
+    model_tensors(&m->config, compare_name, &search);
+    return search.found;
 }
 
 enum status weights_load(struct model *m, const struct st_set *set, struct weights_report *report,

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/mem.h"
+#include "engine/train/pipeline.h"
 #include "engine/train/shapes.h"
 #include "engine/train/step.h"
 
@@ -35,6 +36,19 @@ static void one_document(const int32_t *ids, int64_t count, struct batch *batch)
     }
 }
 
+/* The logits are on the last stage of a pipeline: its choice to all, of several pipelines that of
+ * the one with the first rank, so that all of them end at the same token. */
+static enum status follow(const struct model *m, int32_t *next, struct err *e) {
+    if (!pipeline_is_on(m)) return STATUS_OK;
+    const struct mesh *const mesh = m->options.mesh;
+    const struct mesh_place speaks = {.at[AXIS_PIPELINE] = mesh->shape.degree[AXIS_PIPELINE] - 1};
+    int32_t *const all = mem_new((size_t)mesh->comm->world, sizeof *all);
+    const enum status status = comm_gather(mesh->comm, next, sizeof *next, all, e);
+    if (status == STATUS_OK) *next = all[mesh_rank_of(&mesh->shape, &speaks)];
+    mem_free(all);
+    return status;
+}
+
 enum status generate_greedy(struct model *m, const struct generate_options *options,
                             struct token_list *ids, struct err *e) {
     const int64_t vocab = m->config.vocab_size;
@@ -46,7 +60,9 @@ enum status generate_greedy(struct model *m, const struct generate_options *opti
         one_document(ids->ids, (int64_t)ids->count, &batch);
         status = step_logits(m, &batch, &last, 1, logits, e);
         if (status != STATUS_OK) break;
-        const int32_t next = largest(logits, vocab);
+        int32_t next = largest(logits, vocab);
+        status = follow(m, &next, e);
+        if (status != STATUS_OK) break;
         ids->ids = mem_grow(ids->ids, ids->count, &ids->capacity, sizeof *ids->ids);
         ids->ids[ids->count++] = next;
         if (is_end(&m->config, next)) break;

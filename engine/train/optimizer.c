@@ -43,14 +43,46 @@ static enum status states_new(struct optimizer *o, struct err *e) {
     return tensor_new(space, DTYPE_F32, 1, count, CATEGORY_OPTIMIZER, &o->exp_avg_sq, e);
 }
 
+/* The other end of the pipeline, where both have the one embedding that input and head share, and
+ * train it; NULL: there is none. */
+static struct comm_group *other_end(const struct model *m) {
+    struct mesh *const mesh = m->options.mesh;
+    const bool shares = m->options.full && m->config.tie_word_embeddings;
+    return mesh && mesh->ends.world > 1 && shares ? &mesh->ends : NULL;
+}
+
+static const struct storage *tied_embedding(const struct model *m) {
+    const struct storage *s = m->storages;
+    while (s->kind != PARAM_EMBEDDING) {
+        s++;
+    }
+    return s;
+}
+
+/* Where the other end's share of the embedding's gradient arrives. */
+static enum status scratch_new(struct optimizer *o, struct err *e) {
+    const struct model *const m = o->model;
+    const struct comm_group *const end = other_end(m);
+    if (!end) return STATUS_OK;
+    const struct storage *const s = tied_embedding(m);
+    const int64_t bytes = comm_scratch_bytes(m->space->device->kind, s->rows * s->cols, end->world);
+    if (bytes == 0) return STATUS_OK;
+    return tensor_new(m->space, DTYPE_F32, 1, bytes / dtype_bytes(DTYPE_F32),
+                      CATEGORY_COMMUNICATION, &o->scratch, e);
+}
+
 enum status optimizer_init(struct optimizer *o, struct model *m,
                            const struct optimizer_options *options, struct err *e) {
     *o = (struct optimizer){.options = *options,
                             .model = m,
                             .scaling = {.scale = options->scales_loss ? SCALE_FIRST : 1}};
     struct tensor_space *const space = m->space;
-    FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
+    FAIL_IF(m->trainable_count + m->trainable_elsewhere == 0, STATUS_INVALID,
             "there is nothing to train: the model has no trainable parameter");
+    FAIL_IF(m->trainable_count == 0, STATUS_INVALID,
+            "target_modules: layers %lld to %lld are a stage of the pipeline and have nothing to "
+            "train; name modules of every stage, or lower parallel.pipeline_parallel_degree",
+            (long long)m->options.first_layer, (long long)m->options.end_layer - 1);
     if (options->offloading) {
         TRY(away_open(&o->away, space, m->own_count, e));
     } else {
@@ -59,6 +91,7 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
         TRY(tensor_fill_zero(o->exp_avg_sq, e));
     }
     TRY(tensor_new(space, DTYPE_I64, 1, NUMBER_COUNT, CATEGORY_OPTIMIZER, &o->numbers, e));
+    TRY(scratch_new(o, e));
     TRY(tensor_fill_zero(o->numbers, e));
     return put_scale(o, e);
 }
@@ -69,6 +102,7 @@ void optimizer_release(struct optimizer *o) {
     tensor_drop(&o->exp_avg);
     tensor_drop(&o->exp_avg_sq);
     tensor_drop(&o->numbers);
+    tensor_drop(&o->scratch);
 }
 
 enum status optimizer_resume(struct optimizer *o, const struct loss_scaling *scaling,
@@ -153,32 +187,79 @@ static enum status fill_forgotten(struct model *m, struct err *e) {
     return STATUS_OK;
 }
 
+/* Both ends of a pipeline get the sum of what each has of the embedding. */
+static enum status sum_ends(const struct optimizer *o, struct err *e) {
+    struct model *const m = o->model;
+    struct comm_scratch scratch = {0};
+    if (!other_end(m)) return STATUS_OK;
+    if (o->scratch) scratch = (struct comm_scratch){o->scratch->data, tensor_bytes(o->scratch)};
+    const struct storage *const s = tied_embedding(m);
+    TRY(fill_forgotten(m, e));
+    const struct comm_buffer sum = {tensor_f32(m->gradients) + s->flat_first, DTYPE_F32,
+                                    s->rows * s->cols, 0};
+    return comm_all_reduce(other_end(m), m->space->device, &scratch, &sum, e);
+}
+
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
+    TRY(sum_ends(o, e));
     if (!o->model->shards) return STATUS_OK; /* it is alone */
     TRY(fill_forgotten(o->model, e));
     return shard_sum(o->model, e);
 }
 
+static enum status add_squares(const struct optimizer *o, int64_t first, int64_t end,
+                               struct err *e) {
+    const struct model *const m = o->model;
+    const struct sum_squares_args args = {
+        .count = end - first, .x = at(m->gradients, first), .out = number(o, NUMBER_SQUARES)};
+    return end > first ? device_sum_squares(m->space->device, &args, e) : STATUS_OK;
+}
+
+/* What another rank has too, and counts: the norm is of distinct elements. NULL: nothing. */
+static const struct storage *counted_elsewhere(const struct model *m) {
+    return other_end(m) && !model_begins(m) ? tied_embedding(m) : NULL;
+}
+
+/* Of one own piece, without what is counted elsewhere. */
+static enum status part_squares(const struct optimizer *o, const struct flat_part *p,
+                                struct err *e) {
+    const struct storage *const s = counted_elsewhere(o->model);
+    const int64_t end = p->summed + p->count;
+    if (!s) return add_squares(o, p->summed, end, e);
+    const int64_t moved = p->summed - p->first;
+    const int64_t gap = s->flat_first + moved, past = gap + s->rows * s->cols;
+    TRY(add_squares(o, p->summed, end < gap ? end : gap, e));
+    return add_squares(o, p->summed > past ? p->summed : past, end, e);
+}
+
 /* Of the own pieces: where gradients lie as these do, in one go. */
 static enum status own_squares(const struct optimizer *o, struct err *e) {
     const struct model *const m = o->model;
-    const bool all = tensor_count(m->gradients) == m->own_count;
-    for (size_t i = 0; i < (all ? 1 : m->part_count); i++) {
-        const struct sum_squares_args squares = {.count = all ? m->own_count : m->parts[i].count,
-                                                 .x =
-                                                     at(m->gradients, all ? 0 : m->parts[i].summed),
-                                                 .out = number(o, NUMBER_SQUARES)};
-        TRY(device_sum_squares(m->space->device, &squares, e));
+    const bool all = tensor_count(m->gradients) == m->own_count && !counted_elsewhere(m);
+    if (all) return add_squares(o, 0, m->own_count, e);
+    for (size_t i = 0; i < m->part_count; i++) {
+        TRY(part_squares(o, &m->parts[i], e));
     }
     return STATUS_OK;
 }
 
-/* Those that hold another piece of the same copy of the parameters. */
-static bool adds_squares(const struct mesh *mesh, int64_t rank) {
+static bool has_pieces(const struct optimizer *o) {
+    const struct mesh *const mesh = o->model->options.mesh;
+    return o->options.zero_stage > 0 && mesh && mesh->axis[AXIS_SHARD].world > 1;
+}
+
+/* Whether ranks hold different parameters, or different pieces of them. */
+static bool is_divided(const struct optimizer *o) {
+    const struct mesh *const mesh = o->model->options.mesh;
+    return has_pieces(o) || (mesh && mesh->axis[AXIS_PIPELINE].world > 1);
+}
+
+/* Those that hold another stage, or another piece, of the same copy of the parameters. */
+static bool adds_squares(const struct optimizer *o, const struct mesh *mesh, int64_t rank) {
     const struct mesh_place there = mesh_place_of(&mesh->shape, rank);
     return there.at[AXIS_REPLICATE] == mesh->place.at[AXIS_REPLICATE] &&
            there.at[AXIS_TENSOR] == mesh->place.at[AXIS_TENSOR] &&
-           there.at[AXIS_PIPELINE] == mesh->place.at[AXIS_PIPELINE];
+           (has_pieces(o) || there.at[AXIS_SHARD] == mesh->place.at[AXIS_SHARD]);
 }
 
 /* The squares of all pieces, added in the order of ranks: the norm is then the same for all. */
@@ -186,13 +267,13 @@ static enum status sum_squares(const struct optimizer *o, struct err *e) {
     struct device *const device = o->model->space->device;
     const struct mesh *const mesh = o->model->options.mesh;
     double mine = 0, sum = 0;
-    if (o->options.zero_stage == 0 || !mesh || mesh->axis[AXIS_SHARD].world == 1) return STATUS_OK;
+    if (!is_divided(o)) return STATUS_OK;
     struct comm *const c = mesh->comm;
     TRY(device_download(device, &mine, number(o, NUMBER_SQUARES), sizeof mine, e));
     double *const all = mem_new((size_t)c->world, sizeof *all);
     const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
     for (int64_t rank = 0; status == STATUS_OK && rank < c->world; rank++) {
-        if (adds_squares(mesh, rank)) sum += all[rank];
+        if (adds_squares(o, mesh, rank)) sum += all[rank];
     }
     mem_free(all);
     TRY(status);

@@ -33,6 +33,7 @@ struct optimizer {
     struct tensor *exp_avg, *exp_avg_sq; /* [1, own_count of the model] f32; NULL while away */
     struct states_away away;
     struct tensor *numbers; /* [1, NUMBER_COUNT] i64: words of device memory */
+    struct tensor *scratch; /* of tied embeddings at the ends of a pipeline, or NULL */
     struct loss_scaling scaling;
     int64_t updates; /* done so far */
 };

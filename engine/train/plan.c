@@ -12,6 +12,7 @@
 #include "engine/model/weights.h"
 #include "engine/train/cost.h"
 #include "engine/train/generate.h"
+#include "engine/train/pipeline.h"
 
 static const char *const PART_NAMES[PLAN_PART_COUNT] = {
     [PLAN_LOAD] = "load",
@@ -30,23 +31,48 @@ static struct layout layout_of(const struct plan_request *r) {
 }
 
 static struct step_options step_of(struct session *s, const struct plan_request *r) {
-    return (struct step_options){.layout = layout_of(r),
-                                 .loss_scale = optimizer_loss_scale(&s->optimizer),
-                                 .totals = optimizer_totals(&s->optimizer),
-                                 .graphs = &s->graphs,
-                                 .seed = (uint64_t)r->spec->seed,
-                                 .grad_scale = 1};
+    return (struct step_options){
+        .layout = layout_of(r),
+        .loss_scale = optimizer_loss_scale(&s->optimizer),
+        .totals = optimizer_totals(&s->optimizer),
+        .graphs = &s->graphs,
+        .order = pipeline_kind_parse(r->spec->parallel.pipeline_parallel_schedule),
+        .seed = (uint64_t)r->spec->seed,
+        .grad_scale = 1};
 }
 
-enum status plan_step(struct session *s, const struct plan_request *r, const struct batch *batch,
-                      int64_t micros, struct err *e) {
+/* The micro-batches of a planned step: those of `steps`, or all the same. */
+struct planned {
+    struct batch *batch;
+    const struct step_shapes *steps;
+    int64_t step;
+};
+
+static const struct batch *planned_micro(void *context, int64_t micro) {
+    const struct planned *const p = context;
+    if (p->steps) shape_batch(step_shapes_at(p->steps, p->step, micro), p->batch);
+    return p->batch;
+}
+
+static enum status micros_of(struct session *s, const struct plan_request *r, struct planned *p,
+                             int64_t micros, struct err *e) {
     const struct step_options options = step_of(s, r);
     struct step_sums sums = {0};
+    if (pipeline_is_on(&s->model)) {
+        const struct pipeline_source source = {planned_micro, p, micros};
+        return pipeline_train(&s->model, &source, &options, &sums, e);
+    }
+    for (int64_t i = 0; i < micros; i++) {
+        TRY(step_train(&s->model, planned_micro(p, i), &options, &sums, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status one_step(struct session *s, const struct plan_request *r, struct planned *p,
+                            int64_t micros, struct err *e) {
     struct optimizer_report report;
     TRY(optimizer_zero_grad(&s->optimizer, e));
-    for (int64_t i = 0; i < micros; i++) {
-        TRY(step_train(&s->model, batch, &options, &sums, e));
-    }
+    TRY(micros_of(s, r, p, micros, e));
     arena_enter(s->arena, PHASE_OPTIMIZER);
     TRY(optimizer_sum_gradients(&s->optimizer, e));
     TRY(optimizer_step(&s->optimizer, r->spec->learning_rate, &report, e));
@@ -54,8 +80,14 @@ enum status plan_step(struct session *s, const struct plan_request *r, const str
     return STATUS_OK;
 }
 
-static enum status train_shape(struct session *s, const struct plan_request *r,
-                               const struct batch *batch, struct err *e) {
+enum status plan_step(struct session *s, const struct plan_request *r, struct batch *batch,
+                      int64_t micros, struct err *e) {
+    struct planned same = {.batch = batch};
+    return one_step(s, r, &same, micros, e);
+}
+
+static enum status train_shape(struct session *s, const struct plan_request *r, struct batch *batch,
+                               struct err *e) {
     TRY(plan_step(s, r, batch, 1, e));
     return plan_step(s, r, batch, 1, e);
 }
@@ -83,8 +115,32 @@ static void look(struct watch *w, enum plan_part part, const struct batch_shape 
     w->plan->peak_shape = *shape;
 }
 
+static const struct batch_shape *largest_of(const struct step_shapes *steps, int64_t step) {
+    const struct batch_shape *largest = step_shapes_at(steps, step, 0);
+    for (int64_t i = 1; i < step_shapes_micros(steps, step); i++) {
+        const struct batch_shape *const s = step_shapes_at(steps, step, i);
+        if (s->tokens > largest->tokens) largest = s;
+    }
+    return largest;
+}
+
+/* In a pipeline several micro-batches are in memory at a time: whole steps, each twice. */
+static enum status train_steps(struct watch *w, const struct plan_request *request,
+                               struct batch *batch, struct err *e) {
+    const struct step_shapes *const steps = &request->train->in_steps;
+    for (int64_t i = 0; i < step_shapes_count(steps); i++) {
+        struct planned planned = {batch, steps, i};
+        for (int times = 0; times < 2; times++) {
+            TRY(one_step(w->session, request, &planned, step_shapes_micros(steps, i), e));
+        }
+        look(w, PLAN_TRAIN, largest_of(steps, i));
+    }
+    return STATUS_OK;
+}
+
 static enum status train_shapes(struct watch *w, const struct plan_request *request,
                                 struct batch *batch, struct err *e) {
+    if (pipeline_is_on(&w->session->model)) return train_steps(w, request, batch, e);
     for (int64_t i = 0; i < request->train->count; i++) {
         shape_batch(&request->train->items[i], batch);
         TRY(train_shape(w->session, request, batch, e));
@@ -104,11 +160,18 @@ static enum status eval_shapes(struct watch *w, const struct plan_request *reque
     return STATUS_OK;
 }
 
-/* Every shape is trained twice. */
+/* Every shape, or in a pipeline every step, is trained twice. */
 static double flops_per_token(const struct session *s, const struct batch_shapes *shapes) {
     double tokens = 0;
-    for (int64_t i = 0; i < shapes->count; i++) {
+    const struct step_shapes *const steps = &shapes->in_steps;
+    const bool whole_steps = pipeline_is_on(&s->model);
+    for (int64_t i = 0; !whole_steps && i < shapes->count; i++) {
         tokens += 2 * (double)shapes->items[i].tokens;
+    }
+    for (int64_t i = 0; whole_steps && i < step_shapes_count(steps); i++) {
+        for (int64_t k = 0; k < step_shapes_micros(steps, i); k++) {
+            tokens += 2 * (double)step_shapes_at(steps, i, k)->tokens;
+        }
     }
     return tokens > 0 ? s->device->flops / tokens : 0;
 }
@@ -130,8 +193,9 @@ static enum status run_steps(struct session *s, const struct plan_request *reque
     GUARD(train_shapes(&w, request, &batch, e));
     if (plan) plan->flops = flops_per_token(s, request->train);
     GUARD(eval_shapes(&w, request, &batch, e));
-    /* Rank 0 speaks for all, unless it needs their weights. */
-    if ((request->options->rank == 0 || weights_are_sharded(&s->model)) &&
+    /* Rank 0 speaks for all, unless it needs their weights or layers. */
+    if ((request->options->rank == 0 || weights_are_sharded(&s->model) ||
+         pipeline_is_on(&s->model)) &&
         spec->sample_prompts.count > 0)
         GUARD(generate_plan(&s->model, length, e));
     look(&w, PLAN_SAMPLES, &sample);
@@ -167,9 +231,8 @@ static enum status count_work(struct session *s, const struct plan_request *requ
     plan->micros_per_step = (double)request->train->micros / (double)request->train->steps;
     plan->tokens_per_step = request->train->sums.tokens / (double)request->train->steps;
     const struct batch_shape mean = shapes_mean(request->train);
-    const struct step_options options = step_of(s, request);
     struct batch batch = {0};
-    struct step_sums sums = {0};
+    struct planned same = {.batch = &batch};
     struct optimizer_report report;
     enum status status = STATUS_OK;
     struct device_work *const work = &s->device->work;
@@ -177,7 +240,7 @@ static enum status count_work(struct session *s, const struct plan_request *requ
     const struct traffic_book nothing = {.count = 0};
     struct device_work before = *work;
     struct traffic_book said = traffic_since(s->comm, &nothing);
-    GUARD(step_train(&s->model, &batch, &options, &sums, e));
+    GUARD(micros_of(s, request, &same, 1, e));
     plan->micro_work = work_since(s->device, &before);
     plan->micro_traffic = traffic_since(s->comm, &said);
     before = *work;

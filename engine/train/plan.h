@@ -46,8 +46,8 @@ int64_t plan_need(const struct plan *plan);
 /* The work of one step. */
 struct device_work plan_step_work(const struct plan *plan);
 
-/* Runs two steps of every shape, the evaluation and the samples. Errors as for the run itself,
- * except that memory never runs out. */
+/* Runs two steps of every shape (in a pipeline every step twice), the evaluation and the samples.
+ * Errors as for the run itself, except that memory never runs out. */
 enum status plan_make(struct plan *plan, const struct plan_request *request, struct err *e);
 
 /* A fingerprint of what the rank of a request holds all the time: allocations while the session is
@@ -56,8 +56,8 @@ enum status plan_make(struct plan *plan, const struct plan_request *request, str
 enum status plan_held(const struct plan_request *request, uint64_t *out, struct err *e);
 
 /* One step in an open session: so many micro-batches like this one, then the update. */
-enum status plan_step(struct session *s, const struct plan_request *request,
-                      const struct batch *batch, int64_t micros, struct err *e);
+enum status plan_step(struct session *s, const struct plan_request *request, struct batch *batch,
+                      int64_t micros, struct err *e);
 
 /* Runs the steps of a request in an open session: what plan_make does after opening and loading.
  * Tests run it on real devices and compare. */

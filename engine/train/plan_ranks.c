@@ -121,9 +121,27 @@ static enum status fill_fingerprints(struct plan_ranks *r, uint64_t *held, struc
     return STATUS_OK;
 }
 
-static bool shapes_equal(const struct batch_shapes *a, const struct batch_shapes *b) {
+static bool steps_equal(const struct step_shapes *a, const struct step_shapes *b) {
+    const int64_t steps = step_shapes_count(a);
+    bool equal = a->listed == b->listed && steps == step_shapes_count(b);
+    for (int64_t i = 0; equal && i < steps; i++) {
+        const int64_t micros = step_shapes_micros(a, i);
+        equal = micros == step_shapes_micros(b, i);
+        for (int64_t k = 0; equal && k < micros; k++) {
+            equal = memcmp(step_shapes_at(a, i, k), step_shapes_at(b, i, k),
+                           sizeof(struct batch_shape)) == 0;
+        }
+    }
+    return equal;
+}
+
+/* In a pipeline it matters which micro-batches follow each other. */
+static bool shapes_equal(const struct plan_ranks *r, const struct batch_shapes *a,
+                         const struct batch_shapes *b) {
+    const bool in_steps = r->shape.degree[AXIS_PIPELINE] > 1;
     return a->count == b->count &&
-           memcmp(a->items, b->items, (size_t)a->count * sizeof a->items[0]) == 0;
+           memcmp(a->items, b->items, (size_t)a->count * sizeof a->items[0]) == 0 &&
+           (!in_steps || steps_equal(&a->in_steps, &b->in_steps));
 }
 
 /* The class that this rank belongs to; NULL: a new one. The request is the rank's. */
@@ -131,7 +149,7 @@ static struct plan_class *find_class(struct plan_ranks *r, const struct plan_cla
     for (int64_t i = 0; i < r->class_count; i++) {
         struct plan_class *const c = &r->classes[i];
         if (c->stage == wanted->stage && c->held == wanted->held && c->speaks == wanted->speaks &&
-            shapes_equal(&c->train, &r->train) && shapes_equal(&c->eval, &r->eval))
+            shapes_equal(r, &c->train, &r->train) && shapes_equal(r, &c->eval, &r->eval))
             return c;
     }
     return NULL;

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
+#include "engine/train/pipeline.h"
 #include "engine/train/recover_report.h"
 #include "engine/train/remember.h"
 
@@ -133,7 +134,8 @@ static enum status lose_step(const struct err *why, struct err *e) {
 }
 
 enum status recover_together(const struct run *r, enum status status, struct err *why) {
-    if (status != STATUS_OOM || !weights_are_sharded(&r->session.model)) return status;
+    const struct model *const m = &r->session.model;
+    if (status != STATUS_OOM || !(weights_are_sharded(m) || pipeline_is_on(m))) return status;
     const struct err shortage = *why;
     err_clear(why);
     return lose_step(&shortage, why);
@@ -160,6 +162,25 @@ enum status recover_train(struct run *r, const struct step_options *options, str
         r->recovery.why = why;
         return STATUS_OK;
     }
+    return status == STATUS_OK ? STATUS_OK : err_set_param(e, status, why.param, "%s", why.text);
+}
+
+static const struct batch *next_micro(void *context, int64_t micro) {
+    struct run *const r = context;
+    batcher_micro(&r->corpus.batcher, micro, &r->batch);
+    return &r->batch;
+}
+
+enum status recover_pipeline(struct run *r, const struct step_options *options,
+                             struct step_sums *sums, struct err *e) {
+    int64_t before[CATEGORY_COUNT], after[CATEGORY_COUNT];
+    struct err why = {0};
+    const struct pipeline_source source = {next_micro, r, r->corpus.batcher.micro_count};
+    take_books(r, before);
+    const enum status status = pipeline_train(&r->session.model, &source, options, sums, &why);
+    take_books(r, after);
+    ASSERT(memcmp(before, after, sizeof before) == 0);
+    if (status == STATUS_OOM) return lose_step(&why, e);
     return status == STATUS_OK ? STATUS_OK : err_set_param(e, status, why.param, "%s", why.text);
 }
 

@@ -47,9 +47,9 @@ enum status recover_between(struct run *r, bool *stopping, struct err *e);
  * number of micro-batches of the rank that has most is r->recovery.last.rounds. STATUS_OOM: call
  * recover_again, and begin the step again. */
 enum status recover_ready(struct run *r, int64_t micro, struct err *e);
-/* After an evaluation or a sample that ended with this status: where all ranks go through it
- * together (zero_stage 3), no rank can begin it again by itself, and STATUS_OOM becomes STATUS_LOST
- * in *why too. */
+/* After an evaluation or a sample that ended with this status: where ranks go through it together
+ * (zero_stage 3, a pipeline), no rank can begin it again by itself, and STATUS_OOM becomes
+ * STATUS_LOST in *why too. */
 enum status recover_together(const struct run *r, enum status status, struct err *why);
 /* Instead of it, on a rank that has no micro-batch left (step_idle). */
 enum status recover_idle(struct run *r, struct err *e);
@@ -57,6 +57,10 @@ enum status recover_idle(struct run *r, struct err *e);
  * STATUS_LOST where it strikes in the middle of a sum over all ranks (zero_stage 2). */
 enum status recover_train(struct run *r, const struct step_options *options, struct step_sums *sums,
                           struct err *e);
+/* Instead of both for all micro-batches of a step, where the model is a stage of a pipeline: what
+ * the whole step needs was reserved by recover_ready(r, 0), and STATUS_OOM becomes STATUS_LOST. */
+enum status recover_pipeline(struct run *r, const struct step_options *options,
+                             struct step_sums *sums, struct err *e);
 /* After STATUS_OOM: trims, or changes the layout, or waits for the operator's answer. An error ends
  * the run: STATUS_OOM when nothing is left to try, STATUS_INTERRUPTED when it was stopped while it
  * waited. */

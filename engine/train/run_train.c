@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "engine/model/shard_weights.h"
 #include "engine/train/generate.h"
+#include "engine/train/pipeline.h"
 #include "engine/train/run_parts.h"
 
 static double seconds_since(int64_t ns) {
@@ -16,13 +17,24 @@ static double seconds_since(int64_t ns) {
 }
 
 static struct step_options step_options_of(struct run *r, int64_t step, double scale) {
-    return (struct step_options){.loss_scale = optimizer_loss_scale(&r->session.optimizer),
-                                 .totals = optimizer_totals(&r->session.optimizer),
-                                 .graphs = &r->session.graphs,
-                                 .layout = r->layout,
-                                 .seed = (uint64_t)r->spec.seed,
-                                 .step = (uint64_t)step,
-                                 .grad_scale = scale};
+    return (struct step_options){
+        .loss_scale = optimizer_loss_scale(&r->session.optimizer),
+        .totals = optimizer_totals(&r->session.optimizer),
+        .graphs = &r->session.graphs,
+        .order = pipeline_kind_parse(r->spec.parallel.pipeline_parallel_schedule),
+        .layout = r->layout,
+        .seed = (uint64_t)r->spec.seed,
+        .step = (uint64_t)step,
+        .grad_scale = scale};
+}
+
+/* Several micro-batches are in memory at a time, so there is one agreement for all of them. */
+static enum status try_pipeline(struct run *r, const struct step_options *options,
+                                struct step_sums *sums, struct err *e) {
+    TRY(recover_ready(r, 0, e));
+    comm_doing(r->comm, "the micro-batches of step %lld", (long long)r->state.step + 1);
+    TRY(recover_pipeline(r, options, sums, e));
+    return recover_ready(r, r->recovery.last.rounds, e);
 }
 
 /* All micro-batches of the step at hand. STATUS_OOM: nothing of it counts, begin again. */
@@ -34,6 +46,7 @@ static enum status try_step(struct run *r, struct step_sums *sums, struct err *e
     batcher_step(b, step);
     const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
     TRY(optimizer_zero_grad(&r->session.optimizer, e));
+    if (pipeline_is_on(&r->session.model)) return try_pipeline(r, &options, sums, e);
     int64_t micro = 0;
     do {
         TRY(recover_ready(r, micro, e));
@@ -256,7 +269,8 @@ static enum status say_sample(struct run *r, const char *prompt, struct err *e) 
 
 enum status run_say_samples(struct run *r, struct err *e) {
     /* Where a forward pass needs all ranks, all say the same. */
-    if (!run_leads(r) && !weights_are_sharded(&r->session.model)) return STATUS_OK;
+    const struct model *const m = &r->session.model;
+    if (!run_leads(r) && !weights_are_sharded(m) && !pipeline_is_on(m)) return STATUS_OK;
     comm_doing(r->comm, "the samples after step %lld", (long long)r->state.step);
     for (int64_t i = 0; i < r->spec.sample_prompts.count; i++) {
         TRY(say_sample(r, r->spec.sample_prompts.items[i], e));

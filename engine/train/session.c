@@ -78,6 +78,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .length_max = spec->data.max_length};
     o->cuda_graphs = spec->cuda_graphs;
     o->shape = session_shape(spec);
+    o->stages = stages_wishes_of(spec);
     o->arena = (struct arena_settings){.growth = spec->memory.growth,
                                        .split_limit = spec->memory.split_limit,
                                        .trim_threshold = spec->memory.trim_threshold};
@@ -169,6 +170,21 @@ static enum status open_comm(struct session *s, struct comm *comm,
     return mesh_open(&s->mesh, s->comm, s->device, shape, e);
 }
 
+/* The layers of this rank. */
+static enum status take_stage(const struct session *s, const struct model_config *config,
+                              const struct session_options *options, struct model_options *model,
+                              struct err *e) {
+    const struct mesh_shape *const shape = &s->mesh.shape;
+    const struct stages_place place = {
+        .stage = s->mesh.place.at[AXIS_PIPELINE],
+        .stages = shape->degree[AXIS_PIPELINE],
+        .ranks = mesh_world(shape) / shape->degree[AXIS_TENSOR],
+    };
+    if (place.stages == 1) return STATUS_OK;
+    return stages_range(config, &options->stages, &place, &model->first_layer, &model->end_layer,
+                        e);
+}
+
 enum status session_open(struct session *s, const struct session_place *place,
                          const struct model_config *config, const struct session_options *options,
                          struct err *e) {
@@ -187,6 +203,7 @@ enum status session_open(struct session *s, const struct session_place *place,
     struct model_options model = options->model;
     model.mesh = &s->mesh;
     model.zero_stage = options->optimizer.zero_stage;
+    TRY(take_stage(s, config, options, &model, e));
     TRY(model_build(&s->model, config, &model, &s->space, e));
     if (!place->train) return STATUS_OK;
     return optimizer_init(&s->optimizer, &s->model, &options->optimizer, e);

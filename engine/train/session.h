@@ -9,6 +9,7 @@
 #include "engine/spec.h"
 #include "engine/train/device_books.h"
 #include "engine/train/optimizer.h"
+#include "engine/train/stages.h"
 #include "engine/train/step.h"
 
 struct session {
@@ -34,8 +35,9 @@ struct session_options {
     struct arena_settings arena;
     struct alloc_conf alloc_conf; /* of the environment */
     bool cuda_graphs;
-    int64_t rank;            /* which of the run's ranks this is */
-    struct mesh_shape shape; /* how many there are; all zero: one */
+    int64_t rank;               /* which of the run's ranks this is */
+    struct mesh_shape shape;    /* how many there are; all zero: one */
+    struct stage_wishes stages; /* what decides the layers of each stage of a pipeline */
     char **targets;
     int64_t target_count;
 };

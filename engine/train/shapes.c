@@ -48,6 +48,72 @@ static void add(struct batch_shapes *shapes, const struct batch_shape *s) {
     shapes->exact = false;
 }
 
+int64_t step_shapes_count(const struct step_shapes *steps) {
+    return steps->listed ? steps->count : steps->most > 0;
+}
+
+static int64_t begin_of(const struct step_shapes *steps, int64_t step) {
+    return step > 0 ? steps->ends[step - 1] : 0;
+}
+
+int64_t step_shapes_micros(const struct step_shapes *steps, int64_t step) {
+    return steps->listed ? steps->ends[step] - begin_of(steps, step) : steps->most;
+}
+
+const struct batch_shape *step_shapes_at(const struct step_shapes *steps, int64_t step,
+                                         int64_t micro) {
+    return steps->listed ? &steps->micros[begin_of(steps, step) + micro] : &steps->largest;
+}
+
+static bool covers_step(const struct batch_shape *a, int64_t a_count, const struct batch_shape *b,
+                        int64_t b_count) {
+    bool all = a_count >= b_count;
+    for (int64_t i = 0; all && i < b_count; i++) {
+        all = covers(&a[i], &b[i]);
+    }
+    return all;
+}
+
+/* Takes out the steps that this one exceeds. */
+static void drop_covered(struct step_shapes *steps, const struct batch_shape *micros,
+                         int64_t count) {
+    int64_t kept = 0, used = 0;
+    for (int64_t i = 0, begin = 0; i < steps->count; i++) {
+        const int64_t end = steps->ends[i], own = end - begin;
+        if (!covers_step(micros, count, &steps->micros[begin], own)) {
+            for (int64_t k = 0; k < own; k++) {
+                steps->micros[used++] = steps->micros[begin + k];
+            }
+            steps->ends[kept++] = used;
+        }
+        begin = end;
+    }
+    steps->count = kept;
+}
+
+void step_shapes_add(struct step_shapes *steps, const struct batch_shape *micros, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        merge(&steps->largest, &micros[i]);
+    }
+    steps->most = larger(steps->most, count);
+    if (!steps->listed || count == 0) return;
+    for (int64_t i = 0; i < steps->count; i++) {
+        if (covers_step(&steps->micros[begin_of(steps, i)], step_shapes_micros(steps, i), micros,
+                        count))
+            return;
+    }
+    drop_covered(steps, micros, count);
+    const int64_t used = begin_of(steps, steps->count);
+    if (steps->count == STEPS_MAX || used + count > STEP_MICROS_MAX) {
+        steps->listed = false;
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        steps->micros[used + i] = micros[i];
+    }
+    steps->ends[steps->count++] = used + count;
+}
+
 static void sum(struct batch_shapes *shapes, const struct batch_shape *s) {
     shapes->micros++;
     shapes->sums.tokens += (double)s->tokens;
@@ -71,10 +137,15 @@ void shapes_bound(struct batch_shapes *shapes, const struct batcher *b) {
             shape->trained = shape->tokens - 1;
         }
     }
+    shapes->in_steps.largest = shapes->items[0];
+    if (!largest.packing) return;
+    /* Of any two bins of a first fit but one pair, the sum is beyond what one holds. */
+    const int64_t own = largest.global_rows / larger(1, largest.world) + 1;
+    shapes->in_steps.most = 2 * own * counts->longest / larger(1, batch_budget(&b->options)) + 1;
 }
 
 void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) {
-    *shapes = (struct batch_shapes){.exact = true};
+    *shapes = (struct batch_shapes){.exact = true, .in_steps.listed = true};
     const int64_t per_step = b->dataset->counts.tokens / larger(1, b->steps_per_epoch);
     if (steps > SCAN_TOKENS_MAX / larger(1, per_step)) {
         shapes_bound(shapes, b);
@@ -83,8 +154,11 @@ void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) 
     /* In file order every epoch is the same. */
     if (!b->options.shuffle && steps > b->steps_per_epoch) steps = b->steps_per_epoch;
     struct batch batch = {0};
+    struct batch_shape *micros = NULL;
+    size_t capacity = 0;
     shapes->steps = steps;
     for (int64_t step = 0; step < steps; step++) {
+        int64_t count = 0;
         batcher_step(b, step);
         for (int64_t micro = 0; micro < b->micro_count; micro++) {
             batcher_micro(b, micro, &batch);
@@ -93,11 +167,15 @@ void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) 
                                           .segments = batch.segments,
                                           .max_seqlen = batch.max_seqlen};
             if (batch.trained == 0) continue;
+            micros = mem_grow(micros, (size_t)count, &capacity, sizeof *micros);
+            micros[count++] = s;
             add(shapes, &s);
             sum(shapes, &s);
         }
+        step_shapes_add(&shapes->in_steps, micros, count);
     }
     batch_release(&batch);
+    mem_free(micros);
 }
 
 void shapes_full(struct batch_shapes *shapes, const struct batch_options *options) {
@@ -112,6 +190,8 @@ void shapes_full(struct batch_shapes *shapes, const struct batch_options *option
     for (int64_t row = 0; row < own; row += rows) {
         sum(shapes, &shapes->items[0]);
     }
+    shapes->in_steps.largest = shapes->items[0];
+    shapes->in_steps.most = larger(1, shapes->micros);
 }
 
 static int64_t rounded(double value, int64_t least) {
@@ -132,13 +212,21 @@ struct batch_shape shapes_mean(const struct batch_shapes *shapes) {
     return s;
 }
 
+static void cut(struct batch_shape *s, int64_t rows, int64_t length) {
+    if (s->max_seqlen > length) s->max_seqlen = length;
+    if (s->tokens > rows * length) s->tokens = rows * length;
+    if (s->trained > s->tokens) s->trained = s->tokens;
+}
+
 void shapes_cut(struct batch_shapes *shapes, int64_t rows, int64_t length) {
+    struct step_shapes *const steps = &shapes->in_steps;
     for (int64_t i = 0; i < shapes->count; i++) {
-        struct batch_shape *const s = &shapes->items[i];
-        if (s->max_seqlen > length) s->max_seqlen = length;
-        if (s->tokens > rows * length) s->tokens = rows * length;
-        if (s->trained > s->tokens) s->trained = s->tokens;
+        cut(&shapes->items[i], rows, length);
     }
+    for (int64_t i = 0; steps->listed && i < begin_of(steps, steps->count); i++) {
+        cut(&steps->micros[i], rows, length);
+    }
+    cut(&steps->largest, rows, length);
 }
 
 void shape_batch(const struct batch_shape *s, struct batch *out) {

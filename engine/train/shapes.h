@@ -11,7 +11,27 @@ struct batch_shape {
     int64_t tokens, trained, segments, max_seqlen;
 };
 
-enum { SHAPES_MAX = 64 };
+enum { SHAPES_MAX = 64, STEP_MICROS_MAX = 512, STEPS_MAX = 64 };
+
+/* The micro-batches of whole steps, in order: in a pipeline several are in memory at a time, so it
+ * matters which follow each other. listed: those of the steps that no other exceeds in every
+ * micro-batch. Else every step is taken to be `most` micro-batches of the shape `largest`, which
+ * none of its own exceeds. */
+struct step_shapes {
+    bool listed;
+    struct batch_shape micros[STEP_MICROS_MAX];
+    int64_t ends[STEPS_MAX]; /* where each step ends in `micros` */
+    int64_t count;           /* steps */
+    struct batch_shape largest;
+    int64_t most;
+};
+/* Steps to look at, and the micro-batches of one of them. */
+int64_t step_shapes_count(const struct step_shapes *steps);
+int64_t step_shapes_micros(const struct step_shapes *steps, int64_t step);
+const struct batch_shape *step_shapes_at(const struct step_shapes *steps, int64_t step,
+                                         int64_t micro);
+/* One more step, of `count` micro-batches. Begins with a zeroed struct whose `listed` is true. */
+void step_shapes_add(struct step_shapes *steps, const struct batch_shape *micros, int64_t count);
 
 /* The shapes of a run that no other shape of it exceeds in every number. exact: each of them
  * occurs; otherwise it is the one bound of all (too many steps to look at, or more than
@@ -24,6 +44,7 @@ struct batch_shapes {
     struct {
         double tokens, trained, segments, longest; /* longest: max_seqlen of each token's batch */
     } sums;                                        /* over them */
+    struct step_shapes in_steps;
 };
 
 /* Looks at every micro-batch of `steps` steps, as the batcher cuts them now, when that is cheap

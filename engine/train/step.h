@@ -1,7 +1,8 @@
 /* step.h - one micro-batch through the model, with or without gradients.
  *
- * The planner, the trainer, evaluation and the tests all go through here: there is no second way
- * to run the model. */
+ * The planner, the trainer, evaluation and the tests all go through here, and where the model is a
+ * stage of a pipeline training goes through pipeline.h: there is no other way to run the model.
+ * What runs forward only hands hidden states on to the next stage, whose call must come too. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_STEP_H
 #define PLIMSOLL_ENGINE_TRAIN_STEP_H
 
@@ -9,6 +10,7 @@
 #include "engine/text/batch.h"
 #include "engine/train/graphs.h"
 #include "engine/train/layout.h"
+#include "engine/train/pipeline_order.h"
 
 struct step_options {
     struct layout layout;    /* of it checkpointing, offloading and loss_chunk_rows are read */
@@ -17,6 +19,7 @@ struct step_options {
     const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
     double *totals; /* device memory [2] that sums of loss and correct are added to: nothing waits
                        for the device. NULL: they come back in step_sums, and the host waits */
+    enum pipeline_kind order; /* of the micro-batches, in a pipeline */
     struct graphs *graphs; /* of this model, or NULL: step_train launches what it has seen before as
                               one graph, where nothing but device values changes between the two */
 };
@@ -43,7 +46,8 @@ enum status step_idle_forward(struct model *m, struct err *e);
 enum status step_evaluate(struct model *m, const struct batch *batch,
                           const struct step_options *options, struct step_sums *sums, float *losses,
                           struct err *e);
-/* Logits of the given tokens of a batch (host memory, [count, V]), soft cap applied. */
+/* Logits of the given tokens of a batch (host memory, [count, V]), soft cap applied; only on the
+ * last stage of a pipeline. */
 enum status step_logits(struct model *m, const struct batch *batch, const int32_t *tokens,
                         int64_t count, float *logits, struct err *e);
 

@@ -126,6 +126,7 @@ static enum status changed_open(struct changed *c, const cJSON *keys, struct err
     enum status status = json_parse(str_text(&text), text.len, "advice", &read, e);
     if (status == STATUS_OK) status = spec_parse_question(&c->spec, read, e);
     if (status == STATUS_OK) status = session_options_read(&c->options, &c->spec, e);
+    c->options.rank = c->asked->options->rank;
     cJSON_Delete(read);
     cJSON_Delete(asked);
     str_release(&text);
