@@ -29,38 +29,77 @@ static enum status hash_file(const char *path, char hex[HASH_HEX_CHARS + 1], int
     return status;
 }
 
-static enum status add_folder(const char *folder, const char *below, int depth, cJSON *files,
-                              struct err *e);
+enum status manifest_measure(const char *folder, const char *name, struct manifest_entry *entry,
+                             struct err *e) {
+    *entry = (struct manifest_entry){0};
+    FAIL_IF(strlen(name) >= sizeof entry->name, STATUS_INVALID, "%s: the name %s is too long",
+            folder, name);
+    strncpy(entry->name, name, sizeof entry->name - 1);
+    char *const path = file_join(folder, name);
+    const enum status status = hash_file(path, entry->hex, &entry->bytes, e);
+    mem_free(path);
+    return status;
+}
+
+/* What is being listed, and what is known of it. */
+struct listing {
+    const char *folder;
+    const struct manifest_entry *known;
+    int64_t count;
+    cJSON *files;
+};
+
+static enum status take_known(const struct listing *l, const struct manifest_entry *known,
+                              struct err *e) {
+    char *const path = file_join(l->folder, known->name);
+    int64_t bytes = 0;
+    const enum status status = file_size(path, &bytes, e);
+    mem_free(path);
+    TRY(status);
+    FAIL_IF(bytes != known->bytes, STATUS_INVALID,
+            "%s/%s has %lld bytes here, and %lld for the rank that wrote it: do all ranks see the "
+            "same folder?",
+            l->folder, known->name, (long long)bytes, (long long)known->bytes);
+    return STATUS_OK;
+}
+
+static enum status add_file(const struct listing *l, const char *name, struct err *e) {
+    struct manifest_entry entry = {0};
+    for (int64_t i = 0; i < l->count; i++) {
+        if (strcmp(l->known[i].name, name) == 0) entry = l->known[i];
+    }
+    TRY(entry.name[0] ? take_known(l, &entry, e) : manifest_measure(l->folder, name, &entry, e));
+    cJSON *const file = cJSON_CreateObject();
+    json_add_string(file, "name", entry.name);
+    json_add_i64(file, "bytes", entry.bytes);
+    json_add_string(file, "xxh3_128", entry.hex);
+    cJSON_AddItemToArray(l->files, file);
+    return STATUS_OK;
+}
+
+static enum status add_folder(const struct listing *l, const char *below, int depth, struct err *e);
 
 /* `name` is relative to the top; `below` ends in a slash or is empty. */
-static enum status add_entry(const char *folder, const char *below, const char *entry, int depth,
-                             cJSON *files, struct err *e) {
+static enum status add_entry(const struct listing *l, const char *below, const char *entry,
+                             int depth, struct err *e) {
     char *name = str_format("%s%s", below, entry);
-    char *path = file_join(folder, name);
+    char *path = file_join(l->folder, name);
     enum status status = STATUS_OK;
     if (file_is_folder(path)) {
         char *inner = str_format("%s/", name);
-        status = add_folder(folder, inner, depth + 1, files, e);
+        status = add_folder(l, inner, depth + 1, e);
         mem_free(inner);
     } else {
-        char hex[HASH_HEX_CHARS + 1];
-        int64_t bytes = 0;
-        status = hash_file(path, hex, &bytes, e);
-        if (status == STATUS_OK) {
-            cJSON *file = cJSON_CreateObject();
-            json_add_string(file, "name", name);
-            json_add_i64(file, "bytes", bytes);
-            json_add_string(file, "xxh3_128", hex);
-            cJSON_AddItemToArray(files, file);
-        }
+        status = add_file(l, name, e);
     }
     mem_free(path);
     mem_free(name);
     return status;
 }
 
-static enum status add_folder(const char *folder, const char *below, int depth, cJSON *files,
+static enum status add_folder(const struct listing *l, const char *below, int depth,
                               struct err *e) {
+    const char *const folder = l->folder;
     FAIL_IF(depth > DEPTH_MAX, STATUS_INVALID, "%s: folders nested deeper than %d", folder,
             DEPTH_MAX);
     char *path = file_join(folder, below);
@@ -69,19 +108,35 @@ static enum status add_folder(const char *folder, const char *below, int depth, 
     enum status status = file_list(path, &names, &count, e);
     for (size_t i = 0; i < count && status == STATUS_OK; i++) {
         if (depth == 0 && strcmp(names[i], MANIFEST_NAME) == 0) continue;
-        status = add_entry(folder, below, names[i], depth, files, e);
+        status = add_entry(l, below, names[i], depth, e);
     }
     file_names_free(names, count);
     mem_free(path);
     return status;
 }
 
-enum status manifest_write(const char *folder, struct err *e) {
+/* A part that a rank has written and this one does not see would be left out. */
+static enum status check_known(const struct listing *l, struct err *e) {
+    for (int64_t i = 0; i < l->count; i++) {
+        char *const path = file_join(l->folder, l->known[i].name);
+        const bool there = file_exists(path);
+        mem_free(path);
+        FAIL_IF(!there, STATUS_INVALID,
+                "%s/%s was written by another rank and is not here: do all ranks see the same "
+                "folder?",
+                l->folder, l->known[i].name);
+    }
+    return STATUS_OK;
+}
+
+enum status manifest_write(const char *folder, const struct manifest_entry *known, int64_t count,
+                           struct err *e) {
     cJSON *manifest = cJSON_CreateObject();
     json_add_i64(manifest, "version", 1);
-    cJSON *files = cJSON_AddArrayToObject(manifest, "files");
+    const struct listing l = {folder, known, count, cJSON_AddArrayToObject(manifest, "files")};
     char *path = file_join(folder, MANIFEST_NAME);
-    enum status status = add_folder(folder, "", 0, files, e);
+    enum status status = check_known(&l, e);
+    if (status == STATUS_OK) status = add_folder(&l, "", 0, e);
     if (status == STATUS_OK) status = json_write_file(path, manifest, e);
     mem_free(path);
     cJSON_Delete(manifest);
@@ -125,10 +180,10 @@ static enum status verify_file(const char *folder, const cJSON *file, struct err
     return STATUS_OK;
 }
 
-enum status manifest_verify(const char *folder, struct err *e) {
+enum status manifest_verify(const char *folder, int64_t part, int64_t of, struct err *e) {
     char *path = file_join(folder, MANIFEST_NAME);
     cJSON *manifest = NULL;
-    int64_t version = 0;
+    int64_t version = 0, index = 0;
     enum status status = STATUS_OK;
     GUARD(json_read_file(path, MANIFEST_MAX, &manifest, e));
     GUARD(json_get_i64(manifest, "version", &version, e));
@@ -136,7 +191,7 @@ enum status manifest_verify(const char *folder, struct err *e) {
     GUARD_IF(version != 1 || !cJSON_IsArray(files), STATUS_INVALID,
              "it is not a manifest of version 1");
     for (const cJSON *file = files->child; file; file = file->next) {
-        GUARD(verify_file(folder, file, e));
+        if (index++ % of == part) GUARD(verify_file(folder, file, e));
     }
 done:
     if (status != STATUS_OK) err_prefix(e, "%s", path);

@@ -97,17 +97,18 @@ void adapter_config_release(struct adapter_config *c) {
 }
 
 enum status adapter_load(struct model *m, const char *folder, struct err *e) {
-    char *path = file_join(folder, "adapter_model.safetensors");
+    char *path = file_join(folder, ADAPTER_WEIGHTS_NAME);
     struct st_set set = {0};
     enum status status = st_open_file(&set, path, e);
     if (status == STATUS_OK)
         status = weights_load_params(m, m->adapter_params, m->adapter_param_count, &set, e);
-    const size_t wanted = m->adapter_param_count + m->adapter_params_elsewhere;
-    if (status == STATUS_OK && (size_t)set.count != wanted) {
+    size_t count = 0;
+    model_whole_params(m, &count);
+    if (status == STATUS_OK && (size_t)set.count != count) {
         status = err_set(
             e, STATUS_INVALID,
             "%s: holds %lld tensors, the adapter of this model and these target modules has %zu",
-            path, (long long)set.count, wanted);
+            path, (long long)set.count, count);
     }
     st_close(&set);
     mem_free(path);
@@ -117,9 +118,11 @@ enum status adapter_load(struct model *m, const char *folder, struct err *e) {
 /* The last part of each adapted module's name, once each, in order of appearance. */
 static cJSON *target_names(const struct model *m) {
     cJSON *const list = cJSON_CreateArray();
-    for (size_t i = 0; i < m->adapter_param_count; i++) {
+    size_t count = 0;
+    const struct param *const params = model_whole_params(m, &count);
+    for (size_t i = 0; i < count; i++) {
         char module[PARAM_NAME_MAX];
-        snprintf(module, sizeof module, "%s", m->adapter_params[i].name);
+        snprintf(module, sizeof module, "%s", params[i].name);
         char *const end = strstr(module, ".lora_A.weight");
         if (!end) continue;
         *end = 0;
@@ -158,16 +161,21 @@ static cJSON *config_to_json(const struct model *m, const char *base) {
     return json;
 }
 
+enum status adapter_save_config(const struct model *m, const char *base, const char *folder,
+                                struct err *e) {
+    char *const path = file_join(folder, "adapter_config.json");
+    cJSON *const json = config_to_json(m, base);
+    const enum status status = json_write_file(path, json, e);
+    cJSON_Delete(json);
+    mem_free(path);
+    return status;
+}
+
 enum status adapter_save(const struct model *m, const char *base, const char *folder,
                          struct err *e) {
-    char *weights = file_join(folder, "adapter_model.safetensors");
-    char *config = file_join(folder, "adapter_config.json");
-    cJSON *const json = config_to_json(m, base);
-    enum status status =
-        weights_save(m, m->adapter_params, m->adapter_param_count, ST_F32, weights, e);
-    if (status == STATUS_OK) status = json_write_file(config, json, e);
-    cJSON_Delete(json);
-    mem_free(weights);
-    mem_free(config);
-    return status;
+    char *const path = file_join(folder, ADAPTER_WEIGHTS_NAME);
+    const enum status status =
+        weights_save(m, m->adapter_params, m->adapter_param_count, ST_F32, path, e);
+    mem_free(path);
+    return status == STATUS_OK ? adapter_save_config(m, base, folder, e) : status;
 }

@@ -6,6 +6,8 @@
 
 #include "engine/model/model.h"
 
+#define ADAPTER_WEIGHTS_NAME "adapter_model.safetensors"
+
 /* What an adapter_config.json says about the adapter's shape. */
 struct adapter_config {
     int64_t r;
@@ -23,8 +25,11 @@ void adapter_config_release(struct adapter_config *c);
 
 /* Fills the model's adapter parameters from <folder>/adapter_model.safetensors. */
 enum status adapter_load(struct model *m, const char *folder, struct err *e);
-/* Writes both files into an existing folder, weights in f32. `base` is what base_model_name_or_path
- * says. */
+/* Writes adapter_config.json into an existing folder. `base` is what base_model_name_or_path says.
+ */
+enum status adapter_save_config(const struct model *m, const char *base, const char *folder,
+                                struct err *e);
+/* Writes both files into an existing folder, weights in f32, of a model that is all here. */
 enum status adapter_save(const struct model *m, const char *base, const char *folder,
                          struct err *e);
 

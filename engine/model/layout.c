@@ -265,7 +265,6 @@ static void leave_to_others(struct model *m, const struct counts *before) {
         const struct storage *const s = &m->storages[i];
         if (s->trainable) m->trainable_elsewhere += s->rows * s->cols;
     }
-    m->adapter_params_elsewhere += m->adapter_param_count - before->adapter_params;
     m->storage_count = before->storages;
     m->param_count = before->params;
     m->adapter_param_count = before->adapter_params;

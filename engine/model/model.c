@@ -187,6 +187,28 @@ done:
     return status;
 }
 
+static bool has_parts(const struct model_options *o) {
+    return o->mesh && o->mesh->axis[AXIS_TENSOR].world * o->mesh->axis[AXIS_PIPELINE].world > 1;
+}
+
+/* Declared as if this rank were alone. */
+static enum status declare_whole(struct model *m, struct err *e) {
+    struct model alone = {.config = m->config, .options = m->options, .space = m->space};
+    struct layout layout = {0};
+    if (!has_parts(&m->options)) return STATUS_OK;
+    alone.options.mesh = NULL;
+    alone.options.first_layer = 0;
+    alone.options.end_layer = m->config.layers;
+    const enum status status = layout_declare(&layout, &alone, e);
+    layout_release(&layout);
+    const bool full = m->options.full;
+    m->whole = full ? alone.params : alone.adapter_params;
+    m->whole_count = full ? alone.param_count : alone.adapter_param_count;
+    mem_free(full ? alone.adapter_params : alone.params);
+    mem_free(alone.storages);
+    return status;
+}
+
 enum status model_build(struct model *m, const struct model_config *config,
                         const struct model_options *options, struct tensor_space *space,
                         struct err *e) {
@@ -195,7 +217,8 @@ enum status model_build(struct model *m, const struct model_config *config,
     m->parameter_count = model_parameter_count(config);
     m->layers = mem_new((size_t)config->layers, sizeof *m->layers);
     struct layout layout = {0};
-    enum status status = layout_declare(&layout, m, e);
+    enum status status = declare_whole(m, e);
+    if (status == STATUS_OK) status = layout_declare(&layout, m, e);
     if (status == STATUS_OK) {
         units_place(m);
         status = allocate_flat(m, e);
@@ -241,8 +264,15 @@ void model_release(struct model *m) {
     mem_free(m->storages);
     mem_free(m->params);
     mem_free(m->adapter_params);
+    mem_free(m->whole);
     mem_free(m->layers);
     *m = (struct model){0};
+}
+
+const struct param *model_whole_params(const struct model *m, size_t *count) {
+    const bool full = m->options.full;
+    *count = m->whole ? m->whole_count : full ? m->param_count : m->adapter_param_count;
+    return m->whole ? m->whole : full ? m->params : m->adapter_params;
 }
 
 int64_t model_param_cols(const struct model *m, const struct param *p) {

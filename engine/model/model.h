@@ -110,7 +110,10 @@ struct model {
     size_t param_count, param_capacity;
     struct param *adapter_params; /* names as PEFT writes them */
     size_t adapter_param_count, adapter_param_capacity;
-    size_t adapter_params_elsewhere; /* of layers of other pipeline stages */
+    /* The parameters that are trained as files know them, where this rank has only blocks or layers
+     * of them; else NULL: the lists above are complete. */
+    struct param *whole;
+    size_t whole_count;
     struct layer *layers;
     struct tensor *embedding, *head; /* head is the embedding when tied */
     struct norm final_norm;
@@ -150,6 +153,9 @@ void model_release(struct model *m);
 bool model_begins(const struct model *m);
 bool model_ends(const struct model *m);
 
+/* All tensors that are trained, whole, in the order in which files have them, whichever rank holds
+ * what of them. Points into the model. */
+const struct param *model_whole_params(const struct model *m, size_t *count);
 /* Columns of the block that a parameter names: of a vector one. */
 int64_t model_param_cols(const struct model *m, const struct param *p);
 /* The matrix [rows, cols] of a parameter inside its storage: a new view of the master when

@@ -1,15 +1,20 @@
 /* result.c - what a finished run leaves for others: an adapter as PEFT reads it, or a model folder
  * as transformers reads it. The tokenizer and template go along in both cases, so that the result
- * is never used with the wrong ones. */
+ * is never used with the wrong ones.
+ *
+ * The weights come from the files of the last checkpoint, whatever ranks wrote them: one rank makes
+ * the result without holding more of it than a few rows. */
 #include <string.h>
 
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/io/folder.h"
 #include "engine/model/adapter.h"
-#include "engine/model/weights.h"
+#include "engine/model/assemble.h"
+#include "engine/rundir.h"
 #include "engine/text/tokenizer.h"
 #include "engine/train/checkpoint.h"
+#include "engine/train/checkpoint_part.h"
 
 static enum status copy_if_there(const char *from_folder, const char *name, const char *to_folder,
                                  struct err *e) {
@@ -43,11 +48,28 @@ static enum st_dtype result_dtype(const struct model *m) {
     return strcmp(m->config.torch_dtype, "bfloat16") == 0 ? ST_BF16 : ST_F32;
 }
 
-static enum status save_model(const struct model *m, const char *folder, struct err *e) {
-    char *path = file_join(folder, "model.safetensors");
-    const enum status status = weights_save(m, m->params, m->param_count, result_dtype(m), path, e);
+static enum status save_model(const struct model *m, const char *checkpoint, const char *folder,
+                              struct err *e) {
+    struct block_set blocks = {0};
+    size_t count = 0;
+    const struct param *const tensors = model_whole_params(m, &count);
+    char *const path = file_join(folder, "model.safetensors");
+    enum status status = blocks_open(&blocks, checkpoint, PART_PREFIX, e);
+    if (status == STATUS_OK)
+        status = weights_assemble(tensors, count, &blocks, result_dtype(m), path, e);
+    blocks_close(&blocks);
     mem_free(path);
     return status;
+}
+
+static enum status save_adapter(const struct model *m, const char *base, const char *checkpoint,
+                                const char *folder, struct err *e) {
+    char *const from = file_join(checkpoint, ADAPTER_WEIGHTS_NAME);
+    char *const to = file_join(folder, ADAPTER_WEIGHTS_NAME);
+    const enum status status = file_copy(from, to, e);
+    mem_free(from);
+    mem_free(to);
+    return status == STATUS_OK ? adapter_save_config(m, base, folder, e) : status;
 }
 
 enum status result_save(struct session *s, const char *run, const struct result_source *source,
@@ -56,13 +78,16 @@ enum status result_save(struct session *s, const char *run, const struct result_
     arena_enter(s->arena, PHASE_EXPORT);
     *name = m->options.lora ? "adapter" : "model";
     char *path = file_join(run, *name), *folder = NULL;
+    char *const checkpoint = rundir_checkpoint(run, source->step);
     enum status status = STATUS_OK;
     GUARD(folder_begin(path, &folder, e));
-    GUARD(m->options.lora ? adapter_save(m, source->base, folder, e) : save_model(m, folder, e));
+    GUARD(m->options.lora ? save_adapter(m, source->base, checkpoint, folder, e)
+                          : save_model(m, checkpoint, folder, e));
     GUARD(copy_files(source, !m->options.lora, folder, e));
     GUARD(folder_commit(&folder, path, e));
 done:
     folder_abort(&folder);
+    mem_free(checkpoint);
     mem_free(path);
     return status;
 }

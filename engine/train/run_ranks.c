@@ -3,6 +3,7 @@
  *
  * Rank 0 speaks for all where one is enough: it writes checkpoints, results and samples. */
 #include "base/mem.h"
+#include "engine/io/folder.h"
 #include "engine/rundir.h"
 #include "engine/train/corpus_report.h"
 #include "engine/train/run_parts.h"
@@ -71,16 +72,25 @@ enum status run_read_corpus(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
+/* What a crash left of a checkpoint that was being written: all ranks of this run are here, so
+ * nobody writes there. */
+static enum status sweep(const struct run *r, struct err *e) {
+    char *const folder = rundir_checkpoints(r->folder);
+    const enum status status = run_leads(r) ? folder_sweep(folder, e) : STATUS_OK;
+    mem_free(folder);
+    return status;
+}
+
 /* All continue from the same checkpoint: the one that rank 0 finds. */
 enum status run_load_checkpoint(struct run *r, struct err *e) {
     int64_t step = 0, damaged = 0;
-    TRY(checkpoint_find(r->folder, &step, &damaged, e));
+    comm_doing(r->comm, "resuming");
+    TRY(sweep(r, e));
+    TRY(checkpoint_find(r->comm, r->folder, &step, &damaged, e));
     if (damaged > 0 && r->place.rank == 0) {
         TRY(report_log(&r->log, "warn",
                        "a damaged checkpoint was passed over: its manifest does not hold", e));
     }
-    comm_doing(r->comm, "resuming");
-    TRY(gang_follow(r->comm, &step, e));
     return step > 0 ? checkpoint_load(&r->session, r->folder, step, &r->state, e) : STATUS_OK;
 }
 

@@ -320,7 +320,8 @@ done:
 }
 
 static enum status write_result(struct run *r, const char **name, struct err *e) {
-    const struct result_source source = {r->spec.model, r->spec.data.fix_mistral_regex};
+    const struct result_source source = {r->spec.model, r->spec.data.fix_mistral_regex,
+                                         r->state.step};
     struct err why = {0};
     enum status status = result_save(&r->session, r->folder, &source, name, &why);
     if (status == STATUS_OOM && recover_beside(r, REMEDY_TRIM, 0, &why) == STATUS_OK) {

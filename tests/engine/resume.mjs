@@ -92,7 +92,7 @@ await check("a damaged newest checkpoint is passed over", async () => {
     const { folder } = await disturbed(LORA, "SIGKILL", 9);
     const names = readdirSync(join(folder, "checkpoints")).filter((name) => /^step-\d+$/.test(name));
     const newest = names.sort((a, b) => a.split("-")[1] - b.split("-")[1]).at(-1);
-    const file = join(folder, "checkpoints", newest, "optimizer.safetensors");
+    const file = join(folder, "checkpoints", newest, "part-00001-of-00001.safetensors");
     const bytes = readFileSync(file);
     bytes[bytes.length - 5] ^= 1;
     writeFileSync(file, bytes);

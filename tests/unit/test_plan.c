@@ -117,6 +117,34 @@ static uint64_t allocations(const struct session *s) {
     return stats.allocations;
 }
 
+static void expect_same_files(const char *a, const char *b) {
+    struct str x = {0}, y = {0};
+    struct err e = {0};
+    must(file_read(a, 64 << 20, &x, &e), &e);
+    must(file_read(b, 64 << 20, &y, &e), &e);
+    assert_int_equal(x.len, y.len);
+    assert_memory_equal(x.data, y.data, x.len);
+    str_release(&x);
+    str_release(&y);
+}
+
+/* A result that was put together from a checkpoint has the bytes that the device holds. */
+static void expect_result(const struct session *s, const char *run) {
+    const struct model *const m = &s->model;
+    const bool bf16 = strcmp(m->config.torch_dtype, "bfloat16") == 0;
+    struct err e = {0};
+    size_t count = 0;
+    const struct param *const params = model_whole_params(m, &count);
+    char *const direct = file_join(run, "direct.safetensors");
+    char *const made = file_join(run, m->options.full ? "model/model.safetensors"
+                                                      : "adapter/adapter_model.safetensors");
+    must(weights_save(m, params, count, m->options.full && bf16 ? ST_BF16 : ST_F32, direct, &e),
+         &e);
+    expect_same_files(direct, made);
+    mem_free(direct);
+    mem_free(made);
+}
+
 static void keep_books(const char *text) {
     struct err e = {0};
     struct spec spec;
@@ -138,9 +166,10 @@ static void keep_books(const char *text) {
     must(checkpoint_save(&s, &trained, &checkpoint, &e), &e);
     must(checkpoint_load(&s, run, 3, &read, &e), &e);
     assert_int_equal(read.step, 3);
-    const struct result_source from = {.base = MODEL};
+    const struct result_source from = {.base = MODEL, .step = 3};
     const char *name = NULL;
     must(result_save(&s, run, &from, &name, &e), &e);
+    expect_result(&s, run);
     assert_int_equal(allocations(&s), before);
     session_close(&s);
     session_options_release(&options);

@@ -282,24 +282,24 @@ static void test_manifest_damage_isNamed(void **state) {
     (void)state;
     char *folder = scratch_new();
     struct err e = {0};
-    assert_int_equal(manifest_verify(folder, &e), STATUS_NOT_FOUND);
+    assert_int_equal(manifest_verify(folder, 0, 1, &e), STATUS_NOT_FOUND);
     err_clear(&e);
     char *inner = file_join(folder, "inner");
     assert_int_equal(file_make_folder(inner, &e), STATUS_OK);
     mem_free(scratch_write(folder, "empty", "", 0));
     char *file = scratch_write(inner, "b", "abc", 3);
-    assert_int_equal(manifest_write(folder, &e), STATUS_OK);
-    assert_int_equal(manifest_verify(folder, &e), STATUS_OK);
+    assert_int_equal(manifest_write(folder, NULL, 0, &e), STATUS_OK);
+    assert_int_equal(manifest_verify(folder, 0, 1, &e), STATUS_OK);
     static const char *const CHANGES[][2] = {{"abd", "damaged"}, {"ab", "has 2 bytes"}};
     for (size_t i = 0; i < COUNT_OF(CHANGES); i++) {
         mem_free(scratch_write(inner, "b", CHANGES[i][0], strlen(CHANGES[i][0])));
-        assert_int_equal(manifest_verify(folder, &e), STATUS_INVALID);
+        assert_int_equal(manifest_verify(folder, 0, 1, &e), STATUS_INVALID);
         assert_non_null(strstr(e.text, CHANGES[i][1]));
         assert_non_null(strstr(e.text, "inner/b"));
         err_clear(&e);
     }
     assert_int_equal(file_remove_all(file, &e), STATUS_OK);
-    assert_int_equal(manifest_verify(folder, &e), STATUS_INVALID);
+    assert_int_equal(manifest_verify(folder, 0, 1, &e), STATUS_INVALID);
     assert_non_null(strstr(e.text, "is missing"));
     mem_free(file);
     mem_free(inner);
