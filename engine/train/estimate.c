@@ -241,8 +241,12 @@ static void add_time(cJSON *json, const struct estimate_subject *s,
         json_add_string(time, "rates", "unknown");
         return;
     }
-    double by_class[WORK_CLASS_COUNT];
-    (void)cost_seconds(&work, &p->rates, by_class);
+    double by_class[WORK_CLASS_COUNT], of_update[WORK_CLASS_COUNT];
+    (void)cost_seconds(&s->slowest->micro_work, &p->rates, by_class);
+    (void)cost_seconds(&s->slowest->update_work, &p->rates, of_update);
+    for (int i = 0; i < WORK_CLASS_COUNT; i++) {
+        by_class[i] = s->slowest->micros_per_step * by_class[i] + of_update[i];
+    }
     json_add_number(time, "seconds_per_step", t.seconds);
     json_add_number(time, "tokens_per_second", t.tokens / t.seconds);
     if (s->total_steps > 0)

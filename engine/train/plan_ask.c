@@ -13,6 +13,7 @@
 #include "base/mem.h"
 #include "engine/model/catalog.h"
 #include "engine/train/auto_batch.h"
+#include "engine/train/auto_layout.h"
 #include "engine/train/corpus_report.h"
 #include "engine/train/estimate.h"
 #include "engine/train/measure.h"
@@ -31,6 +32,7 @@ struct question {
     const char *model_from, *weights, *data; /* words of the answer */
     bool has_corpus;
     struct estimate_place place;
+    struct auto_layouts layouts; /* parallel.layout auto */
 };
 
 static enum status read_args(struct question *q, char **args, struct err *e) {
@@ -75,12 +77,15 @@ static enum status read_job(struct question *q, struct err *e) {
     return STATUS_OK;
 }
 
-static enum status load_spec(struct spec *spec, const char *path, struct err *e) {
+static enum status load_spec(struct question *q, struct err *e) {
+    struct spec *const spec = &q->run->spec;
+    const char *const path = q->spec_path;
     cJSON *object = NULL;
     TRY(json_read_file(path, SPEC_BYTES_MAX, &object, e));
     enum status status = spec_parse_question(spec, object, e);
     cJSON_Delete(object);
     if (status != STATUS_OK) return err_prefix(e, "%s", path);
+    auto_ranks_take(spec, q->card != NULL);
     return spec->created_at ? STATUS_OK : file_modified(path, &spec->created_at, e);
 }
 
@@ -134,8 +139,22 @@ static enum status find_batch(struct question *q, const struct plan_subject *sub
     return q->folder ? auto_batch_keep(&r->spec, q->folder, e) : STATUS_OK;
 }
 
+/* Likewise the layout. */
+static enum status find_layout(struct question *q, struct err *e) {
+    struct run *const r = q->run;
+    const struct auto_run run = {.spec = &r->spec,
+                                 .options = &r->options,
+                                 .layout = &r->layout,
+                                 .config = &r->config,
+                                 .corpus = q->has_corpus ? &r->corpus : NULL};
+    const bool open = auto_layout_is_open(&r->spec);
+    TRY(auto_layout_find(&run, &q->place, &q->layouts, e));
+    return open && q->folder ? auto_layout_keep(&r->spec, q->folder, e) : STATUS_OK;
+}
+
 static enum status plan_all(struct question *q, struct err *e) {
     struct run *const r = q->run;
+    TRY(find_layout(q, e));
     const struct plan_subject subject = {.spec = &r->spec,
                                          .config = &r->config,
                                          .options = &r->options,
@@ -147,7 +166,7 @@ static enum status plan_all(struct question *q, struct err *e) {
 
 static enum status read_question(struct question *q, struct err *e) {
     struct run *const r = q->run;
-    TRY(load_spec(&r->spec, q->spec_path, e));
+    TRY(load_spec(q, e));
     TRY(find_model(q, e));
     TRY(session_options_read(&r->options, &r->spec, e));
     r->layout = layout_of_spec(&r->spec, &r->config);
@@ -219,6 +238,8 @@ static enum status answer(const struct question *q, cJSON **out, struct err *e) 
                                                  q->has_corpus ? r->corpus.total_steps : 0};
     cJSON_AddItemToObject(json, "rank_classes", plan_classes_to_json(q->plans));
     estimate_add(json, &subject, &q->place);
+    cJSON *const layouts = auto_layouts_to_json(&q->layouts);
+    if (layouts) cJSON_AddItemToObject(json, "layouts", layouts);
     if (q->has_corpus) add_corpus(json, r);
     cJSON_AddItemToObject(json, "layout", layout_to_json(&r->layout));
     cJSON_AddItemToObject(json, "spec", spec_to_json(&r->spec));
@@ -261,6 +282,7 @@ enum status plan_ask(char **args, cJSON **out, struct err *e) {
 done:
     cJSON_Delete(json);
     plan_ranks_release(q.plans);
+    auto_layouts_release(&q.layouts);
     mem_free(q.plans);
     run_close(r);
     mem_free(r);

@@ -10,6 +10,7 @@
 #include "base/start_trace.h"
 #include "engine/rundir.h"
 #include "engine/train/auto_batch.h"
+#include "engine/train/auto_layout.h"
 #include "engine/train/corpus_report.h"
 #include "engine/train/run_parts.h"
 
@@ -28,6 +29,8 @@ enum status run_read_spec(struct run *r, const char *spec_path, struct err *e) {
     TRY(spec_load(&r->spec, spec_path, e));
     FAIL_IF(!r->spec.model, STATUS_INVALID, "model: the spec names no model folder");
     bool found = false;
+    auto_ranks_take(&r->spec, false);
+    if (auto_layout_is_open(&r->spec)) TRY(auto_layout_recall(&r->spec, r->folder, &found, e));
     if (r->spec.per_device_train_batch_size == SPEC_AUTO)
         TRY(auto_batch_recall(&r->spec, r->folder, &found, e));
     TRY(model_config_load(&r->config, r->spec.model, e));
@@ -198,11 +201,13 @@ enum status run_prepare(struct run *r, struct err *e) {
     if (status == STATUS_OK) status = run_read_spec(r, path, e);
     mem_free(path);
     TRY(status);
-    if (r->spec.per_device_train_batch_size == SPEC_AUTO) {
-        return err_set_param(e, STATUS_INVALID, "per_device_train_batch_size",
-                             "per_device_train_batch_size auto is decided by the plan: run "
+    const bool open = auto_layout_is_open(&r->spec);
+    if (open || r->spec.per_device_train_batch_size == SPEC_AUTO) {
+        const char *const key = open ? "parallel.layout" : "per_device_train_batch_size";
+        return err_set_param(e, STATUS_INVALID, key,
+                             "%s auto is decided by the plan: run "
                              "plimsoll-engine plan %s/spec.json %s first",
-                             r->folder, r->folder);
+                             key, r->folder, r->folder);
     }
     start_trace("spec read");
     TRY(run_join(r, e));

@@ -8,6 +8,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/train/changed.h"
 
 /* Logits of so few tokens do not count any more. */
 enum { SMALL_CHUNK = 64 };
@@ -84,58 +85,23 @@ static struct advice_facts facts_of(const struct plan *plan, const struct plan_r
     };
 }
 
-/* Members of `keys` over those of `spec`, one level deep. */
-static void merge(cJSON *spec, const cJSON *keys) {
-    for (const cJSON *item = keys->child; item; item = item->next) {
-        cJSON *const old = cJSON_GetObjectItemCaseSensitive(spec, item->string);
-        if (cJSON_IsObject(item) && cJSON_IsObject(old)) {
-            merge(old, item);
-            continue;
-        }
-        cJSON_DeleteItemFromObjectCaseSensitive(spec, item->string);
-        cJSON_AddItemToObject(spec, item->string, cJSON_Duplicate(item, true));
-    }
-}
-
 /* A run that follows advice, and the shapes that it has: full rows, cut at its own length. */
-struct changed {
-    struct spec spec;
-    struct session_options options;
+struct followed {
+    struct changed run;
     const struct plan_request *asked;
 };
 
 /* Shapes of the data, no longer than the changed run would have them. */
 static void changed_shapes(void *context, bool eval, const struct layout *layout,
                            struct batch_shapes *out) {
-    const struct changed *const c = context;
+    const struct followed *const c = context;
     const struct shape_source *const source = c->asked->source;
     if (source) {
         source->find(source->context, eval, layout, out);
     } else {
         *out = eval ? *c->asked->eval : *c->asked->train;
     }
-    shapes_cut(out, eval ? layout->eval_rows : layout->micro_rows, c->spec.data.max_length);
-}
-
-static enum status changed_open(struct changed *c, const cJSON *keys, struct err *e) {
-    cJSON *const asked = spec_to_json(c->asked->spec);
-    cJSON *read = NULL;
-    struct str text = {0};
-    merge(asked, keys);
-    json_append(&text, asked); /* a tree that was built is not like one that was read */
-    enum status status = json_parse(str_text(&text), text.len, "advice", &read, e);
-    if (status == STATUS_OK) status = spec_parse_question(&c->spec, read, e);
-    if (status == STATUS_OK) status = session_options_read(&c->options, &c->spec, e);
-    c->options.rank = c->asked->options->rank;
-    cJSON_Delete(read);
-    cJSON_Delete(asked);
-    str_release(&text);
-    return status;
-}
-
-static void changed_close(struct changed *c) {
-    session_options_release(&c->options);
-    spec_release(&c->spec);
+    shapes_cut(out, eval ? layout->eval_rows : layout->micro_rows, c->run.spec.data.max_length);
 }
 
 /* Where advice leads, with the remedies that it takes. */
@@ -199,16 +165,17 @@ static void add_outcome(cJSON *item, const struct outcome *o, const struct layou
 static enum status plan_advice(cJSON *item, const cJSON *keys, const struct plan *plan,
                                const struct plan_request *request, int64_t capacity,
                                struct err *e) {
-    struct changed c = {.asked = request};
+    struct followed c = {.asked = request};
     struct outcome *const outcome = mem_new(1, sizeof *outcome);
     enum status status = STATUS_OK;
-    GUARD(changed_open(&c, keys, e));
+    GUARD(changed_open(&c.run, request->spec, keys, e));
+    c.run.options.rank = request->options->rank;
     const bool cuts = request->source && request->source->cuts_tokens;
     const struct shape_source source = {&c, cuts, changed_shapes};
-    const struct layout layout = layout_of_spec(&c.spec, request->config);
+    const struct layout layout = layout_of_spec(&c.run.spec, request->config);
     struct plan_request changed = *request;
-    changed.spec = &c.spec;
-    changed.options = &c.options;
+    changed.spec = &c.run.spec;
+    changed.options = &c.run.options;
     changed.layout = &layout;
     changed.source = &source;
     changed.counts_work = false;
@@ -216,7 +183,7 @@ static enum status plan_advice(cJSON *item, const cJSON *keys, const struct plan
     add_outcome(item, outcome, &layout, plan, request->config->layers);
 done:
     mem_free(outcome);
-    changed_close(&c);
+    changed_close(&c.run);
     return status;
 }
 

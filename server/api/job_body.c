@@ -13,7 +13,8 @@ enum {
     METADATA_MAX = 16,
     METADATA_KEY_MAX = 64,
     METADATA_VALUE_MAX = 512,
-    NEAR = 3
+    NEAR = 3,
+    DEVICES_AGE_MS = 60000
 };
 static const double LEARNING_RATE = 2e-4; /* what a learning_rate_multiplier of 1 means */
 
@@ -211,14 +212,34 @@ static enum status set_paths(const struct app *app, const cJSON *body, struct pl
     return add_file(app, body, "validation_file", cJSON_AddArrayToObject(data, "eval_files"), e);
 }
 
-/* The spec as JSON text, checked by the engine's own rules. */
-static enum status resolve_spec(const cJSON *object, bool question, char **out, struct err *e) {
+/* What "auto" ranks are: a job claims its devices before its plan is made. */
+static void count_ranks(const struct app *app, struct spec *spec) {
+    if (spec->parallel.ranks != SPEC_AUTO) return;
+    spec->parallel.ranks = 0;
+    if (strcmp(spec->device, "cuda") == 0) {
+        cJSON *const devices = devices_list(app->devices, app->engine, DEVICES_AGE_MS);
+        const cJSON *device = NULL;
+        cJSON_ArrayForEach(device, devices) {
+            const char *id = NULL;
+            struct err ignored = {0};
+            (void)json_get_string(device, "id", &id, &ignored);
+            spec->parallel.ranks += id && str_starts_with(id, "cuda");
+        }
+        cJSON_Delete(devices);
+    }
+    if (spec->parallel.ranks < 1) spec->parallel.ranks = 1;
+}
+
+/* The spec as JSON text, checked by the engine's own rules; a question keeps what is open. */
+static enum status resolve_spec(const struct app *app, const cJSON *object, bool question,
+                                char **out, struct err *e) {
     struct spec spec = {0};
     struct err wrong = {0};
     struct str text = {0};
     const enum status status =
         question ? spec_parse_question(&spec, object, &wrong) : spec_parse(&spec, object, &wrong);
     if (status == STATUS_OK) {
+        if (!question) count_ranks(app, &spec);
         cJSON *resolved = spec_to_json(&spec);
         json_append(&text, resolved);
         cJSON_Delete(resolved);
@@ -309,7 +330,7 @@ static enum status build_spec(const struct app *app, const cJSON *body, const cJ
     }
     GUARD(map_hyperparameters(hyper, spec, e));
     GUARD(set_paths(app, body, plan, spec, e));
-    GUARD(resolve_spec(spec, plan != NULL, out, e));
+    GUARD(resolve_spec(app, spec, plan != NULL, out, e));
 done:
     cJSON_Delete(spec);
     return status;

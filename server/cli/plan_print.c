@@ -13,6 +13,7 @@
 #include "server/cli/data_print.h"
 
 enum { BAR_WIDTH = 46, NAME_WIDTH = 12, SPEED_WIDTH = 20, TEXT_INDENT = 7, TEXT_WIDTH = 96 };
+enum { CLASSES_MAX = 12, LAYOUTS_MAX = 10, LAYOUT_WIDTH = 34 };
 /* Beyond so many times the need the capacity is not drawn. */
 static const double DRAWN_MAX = 2.5;
 
@@ -252,18 +253,54 @@ static void print_time(const struct page *p) {
     str_appendf(p->out, " (an estimate from %s rates)\n", text(time, "rates"));
 }
 
-static void print_ranks(const struct page *p) {
-    const cJSON *const ranks = json_member(p->plan, "ranks");
-    const int count = cJSON_GetArraySize(ranks);
-    char size[24];
-    if (count < 2) return;
-    str_appendf(p->out, "  %-*s", NAME_WIDTH, "ranks");
-    for (int i = 0; i < count; i++) {
-        const cJSON *const rank = cJSON_GetArrayItem(ranks, i);
-        if (i > 0 && i % 4 == 0) str_appendf(p->out, "\n  %-*s", NAME_WIDTH, "");
-        str_appendf(p->out, "%d: %s   ", i, bytes(number(rank, "planned_need_bytes"), size));
+/* "290 GB/s NVLink (measured)" */
+static void append_link(struct str *out, const cJSON *link) {
+    str_appendf(out, "%.4g GB/s %s (%s)", number(link, "bytes_per_second") * 1e-9,
+                text(link, "name"), text(link, "from"));
+}
+
+static void print_exchange(const struct page *p) {
+    const cJSON *const time = json_member(p->plan, "time");
+    const cJSON *const exchange = json_member(time, "exchange");
+    if (!exchange) return;
+    str_appendf(p->out, "  %-*s", NAME_WIDTH, "");
+    append_seconds(p->out, number(exchange, "seconds"));
+    str_append(p->out, " of it for exchange between ranks, ");
+    append_seconds(p->out, number(exchange, "hidden_seconds"));
+    str_append(p->out, " more beside computing");
+    if (number(time, "pipeline_waits_seconds") > 0) {
+        str_append(p->out, "; a pipeline fills and empties for ");
+        append_seconds(p->out, number(time, "pipeline_waits_seconds"));
+    }
+    str_appendf(p->out, "\n  %-*sover ", NAME_WIDTH, "");
+    append_link(p->out, json_member(exchange, "link"));
+    if (number(exchange, "between_machines_seconds") > 0) {
+        str_appendf(p->out, ", between machines of %.0f ", number(exchange, "ranks_per_machine"));
+        append_link(p->out, json_member(exchange, "network"));
     }
     str_append(p->out, "\n");
+}
+
+/* A line a class: ranks that are alike have one plan. */
+static void print_ranks(const struct page *p) {
+    const cJSON *const classes = json_member(p->plan, "rank_classes"), *class = NULL;
+    const bool stages =
+        number(cJSON_GetArrayItem(classes, cJSON_GetArraySize(classes) - 1), "stage") > 0;
+    const char *name = "ranks";
+    char size[24];
+    int left = CLASSES_MAX;
+    if (cJSON_GetArraySize(json_member(p->plan, "ranks")) < 2) return;
+    cJSON_ArrayForEach(class, classes) {
+        if (left-- == 0) {
+            str_appendf(p->out, "  %-*sand %d classes more (--json)\n", NAME_WIDTH, "",
+                        cJSON_GetArraySize(classes) - CLASSES_MAX);
+            return;
+        }
+        str_appendf(p->out, "  %-*s%s", NAME_WIDTH, name, text(class, "ranks"));
+        if (stages) str_appendf(p->out, " (stage %.0f)", number(class, "stage"));
+        str_appendf(p->out, ": %s\n", bytes(number(class, "planned_need_bytes"), size));
+        name = "";
+    }
 }
 
 /* " --set a=1 --set b.c=2" */
@@ -404,6 +441,72 @@ static void print_speed(const struct page *p, double speed, double fastest) {
     paint(p, RESET);
 }
 
+static void print_layout(const struct page *p, const cJSON *item, bool picked, double fastest) {
+    char size[24];
+    const bool fits = cJSON_IsTrue(json_member(item, "fits"));
+    str_append(p->out, picked ? "  -> " : "     ");
+    if (picked) paint(p, BOLD);
+    str_appendf(p->out, "%-*s", LAYOUT_WIDTH, text(item, "layout"));
+    if (picked) paint(p, RESET);
+    str_appendf(p->out, " %11s", bytes(number(item, "need_bytes"), size));
+    if (fits && is_set(item, "tokens_per_second"))
+        print_speed(p, number(item, "tokens_per_second"), fastest);
+    if (!fits) str_append(p->out, "  does not fit");
+    const cJSON *name = NULL;
+    cJSON_ArrayForEach(name, json_member(item, "with")) {
+        if (fits) str_appendf(p->out, " %s", cJSON_IsString(name) ? name->valuestring : "");
+    }
+    str_append(p->out, "\n");
+}
+
+/* Those that fit come first, by speed; then
+ * those that need least. */
+static bool comes_before(const cJSON *a, const cJSON *b) {
+    const bool fits = cJSON_IsTrue(json_member(a, "fits"));
+    if (fits != cJSON_IsTrue(json_member(b, "fits"))) return fits;
+    if (fits && number(a, "tokens_per_second") != number(b, "tokens_per_second"))
+        return number(a, "tokens_per_second") > number(b, "tokens_per_second");
+    return number(a, "need_bytes") < number(b, "need_bytes");
+}
+
+static const cJSON *next_layout(const cJSON *candidates, const cJSON *after) {
+    const cJSON *item = NULL, *best = NULL;
+    cJSON_ArrayForEach(item, candidates) {
+        if (!is_set(item, "need_bytes") || item == after) continue;
+        if (after && !comes_before(after, item)) continue;
+        if (!best || comes_before(item, best)) best = item;
+    }
+    return best;
+}
+
+/* Of what parallel.layout auto had to choose from. */
+static void print_layouts(const struct page *p) {
+    const cJSON *const layouts = json_member(p->plan, "layouts");
+    const cJSON *const candidates = json_member(layouts, "candidates"), *item = NULL;
+    const cJSON *const picked = cJSON_GetArrayItem(candidates, (int)number(layouts, "picked"));
+    const double fastest = fastest_of(candidates);
+    int planned = 0, shown = 0, refused = 0;
+    if (!layouts) return;
+    cJSON_ArrayForEach(item, candidates) {
+        planned += is_set(item, "need_bytes");
+        refused += !is_set(item, "need_bytes");
+    }
+    str_append(p->out, "\nLayouts, need of a rank, speed of all (parallel.layout auto)\n       ");
+    print_words(p, text(layouts, "why"));
+    str_append(p->out, "\n");
+    print_layout(p, picked, true, fastest);
+    for (item = next_layout(candidates, NULL); item && shown < LAYOUTS_MAX;
+         item = next_layout(candidates, item)) {
+        if (item != picked) print_layout(p, item, false, fastest);
+        shown += item != picked;
+    }
+    if (planned > shown + 1) str_appendf(p->out, "     and %d more\n", planned - shown - 1);
+    if (refused)
+        str_appendf(p->out,
+                    "     %d other layouts are not possible for this run (--json says why)\n",
+                    refused);
+}
+
 static void print_ramp(const struct page *p, const cJSON *ramp) {
     const double fastest = fastest_of(ramp);
     const cJSON *rung = NULL;
@@ -469,7 +572,9 @@ void plan_print(struct str *out, const cJSON *plan, bool colour) {
     print_when(&page);
     print_beside(&page);
     print_time(&page);
+    print_exchange(&page);
     print_ranks(&page);
+    print_layouts(&page);
     print_changes(&page);
     print_probe(&page);
 }

@@ -33,6 +33,10 @@ const planOf = async (body) => {
     const answer = await fetch(`${appliance.url}/v1/plan`, { method: "POST", headers, body: JSON.stringify(body) });
     return answer.json();
 };
+const shoot = async (name) => {
+    const folder = process.env.PLIMSOLL_SHOTS; // to look at by hand
+    if (folder) await section.screenshot({ path: `${folder}/${name}.png` });
+};
 const bytesOf = (text) => Number(text.replace(/\D/g, ""));
 
 async function set(fields) {
@@ -126,12 +130,29 @@ await journey("tried with real steps: as planned to the byte, and memory against
     await section.locator(".probe-figure").waitFor({ state: "detached" });
 });
 
+await journey("a layout that is left open is chosen from a table of all that were planned", async () => {
+    await set({ "parallel.ranks": 4, "memory.cap": "60MiB" });
+    await page.selectOption('[name="parallel.layout"]', "auto");
+    const table = section.getByRole("region", { name: "Layouts that were planned" });
+    await table.waitFor();
+    const { layouts } = await planOf(asked.at(-1));
+    const planned = layouts.candidates.filter(({ fits }) => fits !== null);
+    assert.equal(await table.locator("tbody tr").count(), Math.min(planned.length, 9));
+    const first = table.locator("tbody tr").first();
+    assert.match(await first.innerText(), new RegExp(`^${layouts.candidates[layouts.picked].layout}`));
+    const need = bytesOf(await first.locator("td").first().getAttribute("title"));
+    assert.equal(need, layouts.candidates[layouts.picked].need_bytes);
+    await section.getByText(layouts.why).waitFor();
+    await shoot("layouts");
+});
+
 for (const [scheme, width] of [["light", 1280], ["dark", 360]]) {
     await check(`${scheme}, ${width} px: nothing sticks out, text stands out, every control has a name`, async () => {
         await page.emulateMedia({ colorScheme: scheme });
         await page.setViewportSize({ width, height: 800 });
         await set({ gradient_checkpointing_layers: "0", "memory.cap": "1MiB" });
         await settled(/^Does not fit/);
+        await shoot(`layouts-${width}-${scheme}`);
         assert.deepEqual(await page.evaluate(sidewaysScroll), []);
         assert.deepEqual(await page.evaluate(contrastFaults), []);
         assert.deepEqual(await page.evaluate(namelessControls), []);

@@ -6,6 +6,7 @@ import { html, useEffect, useState } from "../lib/html.js";
 import { post } from "../lib/api.js";
 import { Loading } from "./alert.js";
 import { Probe } from "./probe.js";
+import { LayoutChoice } from "./layout_choice.js";
 import { PlanBars } from "./plan_bars.js";
 import { formatBytes, formatCount, formatDuration, formatNumber, formatSignificant } from "../lib/format.js";
 import { costText, remedyLabel } from "../lib/memory.js";
@@ -43,6 +44,16 @@ function usePlan(body) {
     return { ...state, again: () => setAttempt((n) => n + 1) };
 }
 
+// What exchange between ranks adds to a step, and what computing hides of it.
+function exchangeFact(time) {
+    const { seconds, hidden_seconds: hidden, link } = time?.exchange ?? {};
+    if (!(seconds >= 0) || !(time.seconds_per_step > 0)) {
+        return false;
+    }
+    const beside = hidden > 0 ? `, ${formatSignificant(hidden, 2)} s more beside computing` : "";
+    return [`Exchange over ${link.name}, ${link.from}`, `${formatSignificant(seconds, 2)} s of a step${beside}`];
+}
+
 function Facts({ plan }) {
     const { time, overhead } = plan;
     const facts = [
@@ -52,6 +63,11 @@ function Facts({ plan }) {
         ],
         time?.seconds_total > 0 && ["All steps", `about ${formatDuration(time.seconds_total)}`],
         time?.tokens_per_second > 0 && ["Speed", `${formatCount(Math.round(time.tokens_per_second))} tokens/s`],
+        exchangeFact(time),
+        time?.pipeline_waits_seconds > 0 && [
+            "Stages wait for each other",
+            `${formatSignificant(time.pipeline_waits_seconds, 2)} s of a step`,
+        ],
         plan.total_steps > 0 && ["Steps", formatNumber(plan.total_steps)],
         overhead?.bytes > 0 && [`Context and libraries, ${overhead.from}`, formatBytes(overhead.bytes)],
     ].filter(Boolean);
@@ -150,15 +166,50 @@ function peakText({ when }) {
     return `Fullest in ${when.phase}: a micro-batch of ${tokens} tokens, ${rows} rows, the longest ${longest}.`;
 }
 
-// With several ranks, which of them decides; the bars are those of that rank.
-function ranksText({ ranks, neediest_rank: neediest }) {
-    if (!(ranks?.length > 1)) {
+// With several ranks, which of them decides; the bars are those of that rank. Ranks that are alike have one plan.
+function ranksText({ rank_classes: classes, neediest_rank: neediest }) {
+    const count = (classes ?? []).reduce((sum, one) => sum + one.count, 0);
+    if (count < 2) {
         return "";
     }
-    const peaks = ranks.map((rank) => rank.planned_peak_bytes);
+    const peaks = classes.map((one) => one.planned_peak_bytes);
     const apart = Math.max(...peaks) - Math.min(...peaks);
     const spread = apart > 0 ? `; the others need up to ${formatBytes(apart)} less` : ", as do the others";
-    return `Of ${formatNumber(ranks.length)} ranks, number ${neediest} needs most and is shown${spread}.`;
+    return `Of ${formatNumber(count)} ranks, number ${neediest} needs most and is shown${spread}.`;
+}
+
+// A line for each kind of rank, where there is more than one.
+function RankClasses({ plan }) {
+    const classes = plan.rank_classes ?? [];
+    if (classes.length < 2) {
+        return null;
+    }
+    const stages = classes.some(({ stage }) => stage > 0);
+    return html`<details>
+        <summary>By rank</summary>
+        <div class="table-scroll" tabindex="0" role="region" aria-label="Planned bytes by rank">
+            <table class="table table-numbers">
+                <thead>
+                    <tr>
+                        <th scope="col">Ranks</th>
+                        ${stages && html`<th scope="col" class="num">Stage</th>`}
+                        <th scope="col" class="num">Peak</th>
+                    </tr>
+                </thead>
+                <tbody>
+                    ${classes.map(
+                        (one) => html`<tr key=${one.ranks}>
+                            <th scope="row">${one.ranks}</th>
+                            ${stages && html`<td class="num">${one.stage}</td>`}
+                            <td class="num" title=${`${formatNumber(one.planned_peak_bytes)} B`}>
+                                ${formatBytes(one.planned_peak_bytes)}
+                            </td>
+                        </tr>`,
+                    )}
+                </tbody>
+            </table>
+        </div>
+    </details>`;
 }
 
 // From which data and which weights: what the answer does not know is said.
@@ -178,6 +229,8 @@ function Answer({ plan, onUse }) {
         <${Facts} plan=${plan} />
         <${PlanBars} plan=${plan} />
         <p class="muted">${[peakText(plan), ranksText(plan)].filter(Boolean).join(" ")}</p>
+        <${RankClasses} plan=${plan} />
+        <${LayoutChoice} plan=${plan} />
         <${Remedies} plan=${plan} onUse=${onUse} />
         <${Advice} plan=${plan} onUse=${onUse} />`;
 }

@@ -98,3 +98,16 @@ export function withKeys(fields, set) {
     ]);
     return { ...fields, ...Object.fromEntries(changed) };
 }
+
+// What parallel.layout "auto" chose from: { picked, others, refused }. Others that fit come first, the fastest on top;
+// then those that do not, the smallest on top.
+export function layoutsOf(plan) {
+    const list = plan?.layouts?.candidates ?? [];
+    const picked = list[plan?.layouts?.picked] ?? null;
+    const planned = list.filter((one) => one !== picked && one.fits !== null);
+    const order = (a, b) =>
+        b.fits - a.fits ||
+        (a.fits && (b.tokens_per_second ?? 0) - (a.tokens_per_second ?? 0)) ||
+        a.need_bytes - b.need_bytes;
+    return { picked, others: planned.sort(order), refused: list.filter((one) => one.refused) };
+}
