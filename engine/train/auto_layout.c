@@ -1,8 +1,8 @@
 /* auto_layout.c - every layout planned, one picked, and why.
  *
- * A layout that does not fit as asked is tried with fewer rows at a time, fewer logits,
- * checkpoints and offloaded activations: steps of the ladder (remedy.h), which the run then
- * climbs by itself and more finely. Where even the last step does not fit, nothing else is tried. */
+ * A layout that does not fit as asked is tried with fewer rows at a time, fewer logits, checkpoints
+ * and offloaded activations: steps of the ladder (remedy.h), which the run then climbs by itself
+ * and more finely. Where even the last step does not fit, nothing else is tried. */
 #include "engine/train/auto_layout.h"
 
 #include <string.h>

@@ -50,7 +50,8 @@ await check("exchange takes longer over a slower network, and most of a step ove
 await check("two H200s that sum all gradients of 1.5B are as efficient as measured", () => {
     const of = (ranks) => {
         const keys = { ...LARGE, model: "Qwen2.5-1.5B", finetuning_type: "full", per_device_train_batch_size: 4 };
-        return plan({ ...keys, parallel: { ranks }, data: { max_length: 2048 } }, "--card", "h200").time.tokens_per_second;
+        const answer = plan({ ...keys, parallel: { ranks }, data: { max_length: 2048 } }, "--card", "h200");
+        return answer.time.tokens_per_second;
     };
     const efficiency = of(2) / (2 * of(1));
     console.log(`# planned efficiency ${efficiency.toFixed(3)}, measured 0.898`);
