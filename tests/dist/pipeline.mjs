@@ -1,0 +1,125 @@
+// tests/dist/pipeline.mjs - a pipeline of stages learns what one rank learns, and every stage knows its memory.
+//
+// One global batch of 12 samples, cut for 2 and 3 stages (of 4 layers: they are not equal), and for two
+// pipelines side by side, with both schedules. The last step of an epoch has 5 samples, so steps differ in
+// their micro-batches, and the two pipelines do too. Losses, gradient norms and evaluations must be those of
+// one rank to 1e-5, samples the same words; the planned peak of every rank is the measured one to the byte.
+import assert from "node:assert/strict";
+import { readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ask, CHAT, check, finish, newFolder, newRun, skip } from "../engine/support.mjs";
+import { assertClose, curveOf, eventsOf, hasMpi, pidOf, runRanks, startRanks, stepDone } from "./support_ranks.mjs";
+
+const full = process.argv.includes("--full");
+const ROWS = 29;
+const GLOBAL = 12;
+const rows = join(newFolder(), "rows.jsonl");
+writeFileSync(rows, readFileSync(CHAT, "utf8").split("\n").slice(0, ROWS).join("\n") + "\n");
+
+const TRAINED = { finetuning_type: "full", learning_rate: 1e-4 };
+const METHODS = {
+    lora: { lora_dropout: 0.1 },
+    full: TRAINED,
+    "full, checkpointing, not packed": {
+        ...TRAINED,
+        gradient_checkpointing: true,
+        gradient_checkpointing_layers: 2,
+        sample_prompts: [], // a sample of the longest text would need more than a step, and is not that long
+        data: { packing: false },
+    },
+};
+const LAYOUTS = {
+    "2 stages": { ranks: 2, pipeline_parallel_degree: 2 },
+    "2 stages, gpipe": { ranks: 2, pipeline_parallel_degree: 2, pipeline_parallel_schedule: "gpipe" },
+    "3 stages": { ranks: 3, pipeline_parallel_degree: 3 },
+    "2 pipelines of 2": { ranks: 4, pipeline_parallel_degree: 2 },
+    ...(full
+        ? {
+              "4 stages, gpipe": { ranks: 4, pipeline_parallel_degree: 4, pipeline_parallel_schedule: "gpipe" },
+              "2 pipelines of 4": { ranks: 8, pipeline_parallel_degree: 4 },
+              "3 pipelines of 2, ZeRO-1": { ranks: 6, pipeline_parallel_degree: 2, zero_stage: 1 },
+          }
+        : {}),
+    "2 pipelines of 2, ZeRO-1": { ranks: 4, pipeline_parallel_degree: 2, zero_stage: 1 },
+};
+
+function specOf(method, parallel) {
+    const { data, ...spec } = METHODS[method];
+    const pipelines = parallel.ranks / (parallel.pipeline_parallel_degree ?? 1);
+    return {
+        max_steps: 6,
+        per_device_train_batch_size: 1,
+        gradient_accumulation_steps: GLOBAL / pipelines,
+        per_device_eval_batch_size: 2,
+        sample_prompts: ["What is a bowline?"],
+        sample_max_tokens: 4,
+        ...spec,
+        parallel,
+        data: { train_files: [rows], eval_files: [rows], ...data },
+    };
+}
+
+const evalOf = (folder) => eventsOf(folder, 0, "eval").map((e) => [e.loss, e.mean_token_accuracy]);
+const samplesOf = (folder) => eventsOf(folder, 0, "sample").map((e) => e.text);
+
+async function runLayout(method, parallel) {
+    const folder = newRun(specOf(method, parallel));
+    const end = await runRanks(folder, parallel.ranks);
+    assert.equal(end.code, 0, end.stderr);
+    return folder;
+}
+
+const peaksOf = (folder, ranks) =>
+    Array.from({ length: ranks }, (_, rank) => eventsOf(folder, rank, "done")[0].peak);
+
+function checkMemory(folder, ranks) {
+    for (const [rank, peak] of peaksOf(folder, ranks).entries()) {
+        assert.equal(peak, eventsOf(folder, rank, "start")[0].planned_peak_bytes, `rank ${rank}`);
+    }
+}
+
+async function checkMethod(method) {
+    const alone = await runLayout(method, { ranks: 1 });
+    for (const [name, parallel] of Object.entries(LAYOUTS)) {
+        await check(`${method}: ${name} have the curve of one rank, and the planned memory`, async () => {
+            const folder = await runLayout(method, parallel);
+            assertClose(curveOf(folder), curveOf(alone), name);
+            assertClose(evalOf(folder), evalOf(alone), `evaluation by ${name}`);
+            assert.deepEqual(samplesOf(folder), samplesOf(alone));
+            assert.equal(samplesOf(folder).length, 2 * specOf(method, parallel).sample_prompts.length);
+            checkMemory(folder, parallel.ranks);
+        });
+    }
+}
+
+async function checkOthers() {
+    await check("1f1b needs less memory than gpipe", async () => {
+        const [one, all] = ["1f1b", "gpipe"].map((pipeline_parallel_schedule) => ({
+            ...LAYOUTS["2 stages"],
+            pipeline_parallel_schedule,
+        }));
+        const less = Math.max(...peaksOf(await runLayout("lora", one), 2));
+        const more = Math.max(...peaksOf(await runLayout("lora", all), 2));
+        assert.ok(less < more, `${less} and ${more}`);
+    });
+    await check("what does not go together is refused, with the nearest that does", () => {
+        const refusal = (parallel) => {
+            const folder = newRun({ ...specOf("lora", { ranks: 1 }), parallel });
+            const { code, json } = ask("plan", join(folder, "spec.json"));
+            assert.notEqual(code, 0);
+            return json.error.message;
+        };
+        assert.match(refusal({ ranks: 6, pipeline_parallel_degree: 6 }), /4 layers.*the nearest is 3/);
+        assert.match(refusal({ ranks: 4, pipeline_parallel_degree: 3 }), /the nearest is 2/);
+        assert.match(refusal({ ranks: 4, pipeline_parallel_degree: 2, zero_stage: 2 }), /the nearest is 1/);
+    });
+}
+
+if (hasMpi) {
+    for (const method of Object.keys(METHODS)) await checkMethod(method);
+    await checkOthers();
+} else {
+    skip("pipelines", "this build has no plimsoll-mpi.so, or there is no mpirun");
+    await check("one rank", () => runLayout("lora", { ranks: 1 }));
+}
+finish();
