@@ -89,8 +89,17 @@ static enum status check_parallel(const struct spec *s, struct err *e) {
     TRY(check_mesh(s, e));
     CHECK(s->parallel.tensor_parallel_degree == 1, "parallel.tensor_parallel_degree",
           "parallel.tensor_parallel_degree above 1 is not in this version");
-    CHECK(s->parallel.pipeline_parallel_degree == 1, "parallel.pipeline_parallel_degree",
-          "parallel.pipeline_parallel_degree above 1 is not in this version");
+    CHECK(
+        s->parallel.pipeline_parallel_degree == 1 || s->parallel.zero_stage < 2,
+        "parallel.zero_stage",
+        "parallel.zero_stage %lld does not go with parallel.pipeline_parallel_degree %lld in this "
+        "version; the nearest is 1",
+        (long long)s->parallel.zero_stage, (long long)s->parallel.pipeline_parallel_degree);
+    CHECK(s->parallel.pipeline_parallel_degree == 1 || !s->stochastic_rounding,
+          "stochastic_rounding",
+          "stochastic_rounding does not go with parallel.pipeline_parallel_degree %lld in this "
+          "version: turn it off, or set the degree to 1",
+          (long long)s->parallel.pipeline_parallel_degree);
     CHECK(s->parallel.reshard_after_forward, "parallel.reshard_after_forward",
           "parallel.reshard_after_forward false is not in this version");
     CHECK(strcmp(s->parallel.reduce_dtype, "float32") == 0, "parallel.reduce_dtype",

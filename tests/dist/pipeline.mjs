@@ -43,6 +43,8 @@ const LAYOUTS = {
     "2 pipelines of 2, ZeRO-1": { ranks: 4, pipeline_parallel_degree: 2, zero_stage: 1 },
 };
 
+const SOME = ["2 stages", "2 pipelines of 2, ZeRO-1"]; // without --full, of what is most like another
+
 function specOf(method, parallel) {
     const { data, ...spec } = METHODS[method];
     const pipelines = parallel.ranks / (parallel.pipeline_parallel_degree ?? 1);
@@ -81,6 +83,7 @@ function checkMemory(folder, ranks) {
 async function checkMethod(method) {
     const alone = await runLayout(method, { ranks: 1 });
     for (const [name, parallel] of Object.entries(LAYOUTS)) {
+        if (!full && METHODS[method].data && !SOME.includes(name)) continue;
         await check(`${method}: ${name} have the curve of one rank, and the planned memory`, async () => {
             const folder = await runLayout(method, parallel);
             assertClose(curveOf(folder), curveOf(alone), name);
@@ -101,6 +104,49 @@ async function checkOthers() {
         const less = Math.max(...peaksOf(await runLayout("lora", one), 2));
         const more = Math.max(...peaksOf(await runLayout("lora", all), 2));
         assert.ok(less < more, `${less} and ${more}`);
+    });
+    await check("a stage that is killed is named, and the pipeline goes on from its last checkpoint", async () => {
+        const spec = { ...specOf("full", LAYOUTS["3 stages"]), save_steps: 2 };
+        spec.parallel = { ...spec.parallel, silence_s: 3 };
+        const folder = newRun(spec);
+        const child = startRanks(folder, 3);
+        await stepDone(child, folder, 3);
+        process.kill(pidOf(folder, 1), "SIGKILL");
+        assert.notEqual((await child.done).code, 0);
+        for (const rank of [0, 2]) {
+            const error = eventsOf(folder, rank, "error").at(-1);
+            assert.equal(error.status, "rank_lost");
+            assert.match(error.message, /^rank 1 \(process \d+\) is gone: its process ended/);
+        }
+        const again = await runRanks(folder, 3);
+        assert.equal(again.code, 0, again.stderr);
+        assert.ok(eventsOf(folder, 0, "start").at(-1).resumed_from_step >= 2);
+        assertClose(curveOf(folder), curveOf(await runLayout("full", { ranks: 1 })), "continued");
+    });
+    await check("a pipeline continues what one rank has saved, and the other way round; the result is whole", async () => {
+        const folder = newFolder();
+        for (const [i, parallel] of [LAYOUTS["2 stages"], { ranks: 1 }, LAYOUTS["3 stages"]].entries()) {
+            newRun({ ...specOf("full", parallel), max_steps: 2 * (i + 1), lr_scheduler_type: "constant" }, folder);
+            const end = await runRanks(folder, parallel.ranks);
+            assert.equal(end.code, 0, end.stderr);
+        }
+        const alone = newRun({ ...specOf("full", { ranks: 1 }), lr_scheduler_type: "constant" });
+        assert.equal((await runRanks(alone, 1)).code, 0);
+        assertClose(curveOf(folder), curveOf(alone), "continued");
+        const names = (run) => {
+            const file = readFileSync(join(run, "model", "model.safetensors"));
+            const header = JSON.parse(file.subarray(8, 8 + Number(file.readBigUInt64LE(0))).toString());
+            return Object.entries(header).map(([name, t]) => `${name} ${t.shape} ${t.dtype}`);
+        };
+        assert.deepEqual(names(folder).sort(), names(alone).sort());
+    });
+    await check("memory that is short in the middle of a step ends the gang, and it goes on", async () => {
+        const folder = newRun({ ...specOf("full", LAYOUTS["2 stages"]), save_steps: 1 });
+        const end = await runRanks(folder, 2, { PLIMSOLL_FAIL_ALLOCATION: "1000:1" });
+        assert.notEqual(end.code, 0);
+        assert.match(eventsOf(folder, 0, "error").at(-1).message, /^rank 1: memory was short in the middle of work/);
+        assert.equal((await runRanks(folder, 2)).code, 0);
+        assertClose(curveOf(folder), curveOf(await runLayout("full", { ranks: 1 })), "continued");
     });
     await check("what does not go together is refused, with the nearest that does", () => {
         const refusal = (parallel) => {
