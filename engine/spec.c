@@ -207,7 +207,7 @@ static const struct spec_key KEYS[] = {
              "short for ranks and layout auto."),
     KEY_INT("parallel.zero_stage", parallel.zero_stage, "0", 0, 3,
             "What the ranks divide among them instead of each holding all of it: nothing (0), "
-            "AdamW's states (1), gradients too (2), frozen weights too (3)."),
+            "AdamW's states (1), gradients too (2), weights too (3)."),
     KEY_INT("parallel.tensor_parallel_degree", parallel.tensor_parallel_degree, "1", 1, 4096,
             "Ranks that share every layer's matrices and attention heads: memory and work of a "
             "layer are divided by it, at the price of four exchanges a layer. Best within one "
@@ -229,6 +229,12 @@ static const struct spec_key KEYS[] = {
     KEY_TEXT("parallel.reduce_dtype", SPEC_CHOICE, parallel.reduce_dtype, "\"float32\"",
              "float32|bfloat16",
              "In what gradients travel and are summed between GPUs; bfloat16 halves the traffic."),
+    KEY_TEXT(
+        "parallel.overlap_reduce", SPEC_CHOICE, parallel.overlap_reduce, "\"auto\"",
+        "auto|always|never",
+        "With parallel.zero_stage 0 and 1: sum a layer's gradients while backward computes the "
+        "layers before it. auto: from 256 MiB of gradients on; below that one sum after "
+        "backward takes less."),
     KEY_TEXT("parallel.launcher", SPEC_CHOICE, parallel.launcher, "\"local\"", "local|mpi|slurm",
              "What starts the ranks: this machine alone (local), mpirun on the hosts of "
              "parallel.hostfile (mpi), or srun (slurm)."),

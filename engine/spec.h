@@ -94,8 +94,9 @@ struct spec {
         int64_t data_parallel_shard_degree; /* 0: all that train different rows */
         char *pipeline_parallel_schedule;   /* 1f1b | gpipe */
         bool reshard_after_forward;
-        char *reduce_dtype; /* float32 | bfloat16 */
-        char *launcher;     /* local | mpi | slurm */
+        char *reduce_dtype;   /* float32 | bfloat16 */
+        char *overlap_reduce; /* auto | always | never */
+        char *launcher;       /* local | mpi | slurm */
         char *hostfile;
         int64_t gpus_per_node; /* ranks of one machine, for estimates and layouts */
         char *network;         /* between machines: auto | infiniband-400 | ... */

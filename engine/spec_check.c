@@ -100,10 +100,6 @@ static enum status check_parallel(const struct spec *s, struct err *e) {
           "stochastic_rounding does not go with parallel.pipeline_parallel_degree %lld in this "
           "version: turn it off, or set the degree to 1",
           (long long)s->parallel.pipeline_parallel_degree);
-    CHECK(s->parallel.reshard_after_forward, "parallel.reshard_after_forward",
-          "parallel.reshard_after_forward false is not in this version");
-    CHECK(strcmp(s->parallel.reduce_dtype, "float32") == 0, "parallel.reduce_dtype",
-          "parallel.reduce_dtype bfloat16 is not in this version");
     CHECK(strcmp(s->parallel.launcher, "local") == 0 && !s->parallel.hostfile, "parallel.launcher",
           "parallel.launcher %s is not in this version", s->parallel.launcher);
     return STATUS_OK;

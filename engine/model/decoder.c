@@ -89,7 +89,7 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     struct tensor *branch = NULL, *middle = NULL, *h = NULL;
     enum status status = STATUS_OK;
     const struct tape_mark mark = {in->model, index};
-    const bool marks = shard_is_on(in->model);
+    const bool marks = shard_has_marks(in->model);
     const int64_t after = tape->rerun ? shard_before(index) : shard_after(in->model, index);
     if (marks) tape_mark(tape, leave_backward, mark);
     GUARD(shard_gather(in->model, index, after, e));
@@ -106,7 +106,8 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     GUARD(op_add(tape, middle, branch, out, e));
     if (marks) tape_mark(tape, enter_backward, mark);
     /* What runs again for its backward needs the weights at once. */
-    if (!tape->rerun) shard_let_go(in->model, index);
+    const bool kept = tape->rerun || (tape->training && in->model->options.keeps_gathered);
+    if (!kept) shard_let_go(in->model, index);
 done:
     tape->unread = false;
     tensor_release(branch);
@@ -139,7 +140,7 @@ static enum status embed(struct tape *tape, const struct decoder_inputs *in, str
     TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
     TRY(op_embedding(tape, in->ids, m->embedding, embedding_scale(m), out, e));
     shard_let_go(m, UNIT_EMBEDDING);
-    if (shard_is_on(m)) tape_mark(tape, enter_embedding, (struct tape_mark){m, 0});
+    if (shard_has_marks(m)) tape_mark(tape, enter_embedding, (struct tape_mark){m, 0});
     return STATUS_OK;
 }
 

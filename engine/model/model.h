@@ -51,6 +51,10 @@ struct param {
     int64_t whole_rows, whole_cols, from_row, from_col;
 };
 
+/* Whether a layer's gradients are summed while backward computes the layers before it; auto: where
+ * there is much to sum (shard.h). */
+enum overlap { OVERLAP_AUTO, OVERLAP_ALWAYS, OVERLAP_NEVER };
+
 /* How a run wants its model. */
 struct model_options {
     bool full; /* train every weight; otherwise only adapters, if any */
@@ -69,7 +73,10 @@ struct model_options {
     int64_t first_layer, end_layer; /* of this pipeline stage, the end excluded; both 0: all. The
                                        first stage has the embedding too, the last one final norm
                                        and head; layers keep their numbers */
-    int64_t zero_stage; /* from 1 on what is updated is divided among the ranks, from 2 on
+    enum dtype reduce_dtype;        /* of gradients on their way to a sum: f32 or bf16 */
+    bool keeps_gathered;  /* zero_stage 3: a layer's weights stay from forward to backward */
+    enum overlap overlap; /* of sums with backward, for zero_stage 0 and 1 */
+    int64_t zero_stage;   /* from 1 on what is updated is divided among the ranks, from 2 on
                                  gradients (shard.h), with 3 weights (shard_weights.h) */
 };
 

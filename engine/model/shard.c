@@ -9,16 +9,33 @@
 #include "engine/model/shard_weights.h"
 #include "engine/model/units.h"
 
+/* Below so many elements one sum costs less than many small ones, and a step of one micro-batch can
+ * be one graph. 256 MiB take 1 ms between GPUs with NVLink, and 10 ms between machines. */
+#define OVERLAP_ELEMENTS_MIN (INT64_C(64) << 20)
+
 struct shards {
     struct comm_scratch scratch;
     struct tensor *scratch_memory;
+    struct tensor *narrow;   /* [1, largest unit] bf16, or NULL: gradients travel as they are */
     struct tensor **buffers; /* [layers + UNITS_BESIDE] of units that are begun, or on their way */
     int64_t pending;         /* the unit that is on its way, or UNIT_NONE */
     int64_t ticket;
+    bool early; /* gradients are whole, and the micro-batch at hand sums them */
 };
 
 bool shard_is_on(const struct model *m) {
     return m->shards && units_stage(m) >= 2;
+}
+
+void shard_expect(struct model *m, bool last) {
+    const enum overlap overlap = m->options.overlap;
+    if (!m->shards || shard_is_on(m)) return;
+    m->shards->early = last && (overlap == OVERLAP_ALWAYS ||
+                                (overlap == OVERLAP_AUTO && m->flat_count >= OVERLAP_ELEMENTS_MIN));
+}
+
+bool shard_has_marks(const struct model *m) {
+    return m->shards && (shard_is_on(m) || m->shards->early);
 }
 
 static struct tensor **buffer_of(const struct model *m, int64_t unit) {
@@ -41,13 +58,22 @@ static int64_t max_i64(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-static int64_t scratch_bytes(const struct model *m) {
-    const enum device_kind kind = m->space->device->kind;
-    const struct comm_group *const others = replicas(m);
-    int64_t largest = units_stage(m) > 0 ? 0 : m->flat_count;
+static char *at(const struct tensor *t, int64_t element) {
+    return (char *)t->data + element * dtype_bytes(t->dtype);
+}
+
+static int64_t largest_unit(const struct model *m) {
+    int64_t largest = 0;
     for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
         largest = max_i64(largest, unit_at(m, unit)->count);
     }
+    return largest;
+}
+
+static int64_t scratch_bytes(const struct model *m) {
+    const enum device_kind kind = m->space->device->kind;
+    const struct comm_group *const others = replicas(m);
+    const int64_t largest = units_stage(m) > 0 ? largest_unit(m) : m->flat_count;
     return max_i64(comm_scratch_bytes(kind, largest, summers(m)->world),
                    others ? comm_scratch_bytes(kind, m->own_count, others->world) : 0);
 }
@@ -58,6 +84,9 @@ enum status shard_open(struct model *m, struct err *e) {
     m->shards->pending = UNIT_NONE;
     m->shards->buffers =
         mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->shards->buffers);
+    if (m->options.reduce_dtype != DTYPE_F32)
+        TRY(tensor_new(m->space, m->options.reduce_dtype, 1, largest_unit(m),
+                       CATEGORY_COMMUNICATION, &m->shards->narrow, e));
     const int64_t bytes = scratch_bytes(m);
     if (bytes == 0) return STATUS_OK;
     TRY(tensor_new(m->space, DTYPE_F32, 1, bytes / dtype_bytes(DTYPE_F32), CATEGORY_COMMUNICATION,
@@ -70,6 +99,7 @@ void shard_close(struct model *m) {
     if (!m->shards) return;
     shard_drop(m);
     tensor_release(m->shards->scratch_memory);
+    tensor_release(m->shards->narrow);
     mem_free(m->shards->buffers);
     mem_free(m->shards);
     m->shards = NULL;
@@ -104,18 +134,20 @@ static enum status fill_zero(const struct model *m, float *at, int64_t count, st
     return device_fill_zero(m->space->device, at, count * dtype_bytes(DTYPE_F32), e);
 }
 
-/* What nobody wrote is zero, gaps included: they are summed, and their squares too. */
-static enum status fill_rest(const struct model *m, int64_t unit, struct err *e) {
+/* What nobody wrote is zero. In a buffer of its own gaps too: they are summed, and so are their
+ * squares. */
+static enum status fill_rest(const struct model *m, int64_t unit, bool gaps, struct err *e) {
     const struct unit *const u = unit_at(m, unit);
-    float *const all = tensor_f32(*buffer_of(m, unit));
     const struct storage *s;
     for (size_t i = 0; (s = next_of(m, unit, &i));) {
         struct gradient *const g = s->value->gradient;
-        const int64_t count = s->rows * s->cols, gap = (FLAT_PITCH - count % FLAT_PITCH);
+        const int64_t count = s->rows * s->cols, rest = count % FLAT_PITCH;
         if (g->stale) TRY(tensor_fill_zero(g->value, e));
-        TRY(fill_zero(m, tensor_f32(g->value) + count, gap % FLAT_PITCH, e));
+        g->stale = false;
+        if (gaps && rest > 0) TRY(fill_zero(m, tensor_f32(g->value) + count, FLAT_PITCH - rest, e));
     }
-    return fill_zero(m, all + u->used, u->count - u->used, e);
+    if (!gaps) return STATUS_OK;
+    return fill_zero(m, tensor_f32(*buffer_of(m, unit)) + u->used, u->count - u->used, e);
 }
 
 static void take_back(const struct model *m, int64_t unit) {
@@ -127,17 +159,61 @@ static void take_back(const struct model *m, int64_t unit) {
     }
 }
 
-/* Begins to sum a unit that lies at `data`: the own piece of it, or without division all. */
-static enum status begin_sum(const struct model *m, const struct unit *u, float *data,
-                             struct err *e) {
+/* Between f32 and what gradients travel in. */
+static enum status convert(const struct model *m, float *wide, struct comm_piece of, bool narrows,
+                           struct err *e) {
+    const struct tensor *const narrow = m->shards->narrow;
+    const struct matrix a = {wide, DTYPE_F32, of.count},
+                        b = {at(narrow, of.first), narrow->dtype, of.count};
+    const struct convert_args args = {
+        .rows = 1, .cols = of.count, .scale = 1, .src = narrows ? a : b, .dst = narrows ? b : a};
+    return device_convert(m->space->device, &args, e);
+}
+
+/* Where a unit's gradients are: in a buffer of their own, or among all. */
+static float *gradients_of(const struct model *m, int64_t unit) {
+    if (shard_is_on(m)) return tensor_f32(*buffer_of(m, unit));
+    return tensor_f32(m->gradients) + unit_at(m, unit)->first;
+}
+
+/* Begins to sum a unit: the own piece of it, or without division all. */
+static enum status begin_sum(const struct model *m, int64_t unit, struct err *e) {
     struct comm_group *const g = summers(m);
-    struct device *const device = m->space->device;
-    const struct comm_buffer b = {data, DTYPE_F32, u->count, 0};
+    const struct tensor *const narrow = m->shards->narrow;
+    struct comm_buffer b = {gradients_of(m, unit), DTYPE_F32, unit_at(m, unit)->count, 0};
+    if (narrow) {
+        TRY(convert(m, b.data, (struct comm_piece){.count = b.count}, true, e));
+        b.data = narrow->data;
+        b.dtype = narrow->dtype;
+    }
     TRY(comm_aside_begin(g, e));
-    const enum status status = (units_stage(m) > 0 ? comm_reduce_scatter : comm_all_reduce)(
-        g, device, &m->shards->scratch, &b, e);
-    TRY(status);
+    TRY((units_stage(m) > 0 ? comm_reduce_scatter : comm_all_reduce)(g, m->space->device,
+                                                                     &m->shards->scratch, &b, e));
     return comm_aside_end(g, &m->shards->ticket, e);
+}
+
+static enum status end_sum(const struct model *m, int64_t unit, struct err *e) {
+    const struct comm_piece own = unit_at(m, unit)->own;
+    TRY(comm_aside_wait(summers(m), m->shards->ticket, e));
+    if (!m->shards->narrow) return STATUS_OK;
+    return convert(m, gradients_of(m, unit) + own.first, own, false, e);
+}
+
+/* Own pieces become the sum over all copies of the parameters. */
+static enum status sum_copies(const struct model *m, float *data, int64_t count, struct err *e) {
+    const struct tensor *const narrow = m->shards->narrow;
+    const int64_t most = narrow ? tensor_count(narrow) : count;
+    if (!replicas(m)) return STATUS_OK;
+    for (int64_t first = 0; first < count; first += most) {
+        const int64_t left = count - first;
+        const struct comm_piece part = {.count = left < most ? left : most};
+        if (narrow) TRY(convert(m, data + first, part, true, e));
+        const struct comm_buffer b = {narrow ? narrow->data : data + first,
+                                      narrow ? narrow->dtype : DTYPE_F32, part.count, 0};
+        TRY(comm_all_reduce(replicas(m), m->space->device, &m->shards->scratch, &b, e));
+        if (narrow) TRY(convert(m, data + first, part, false, e));
+    }
+    return STATUS_OK;
 }
 
 static enum status add_piece(const struct model *m, int64_t unit, struct err *e) {
@@ -156,28 +232,36 @@ static enum status add_piece(const struct model *m, int64_t unit, struct err *e)
 }
 
 enum status shard_finish(struct model *m, struct err *e) {
-    if (!shard_is_on(m) || m->shards->pending == UNIT_NONE) return STATUS_OK;
+    if (!m->shards || m->shards->pending == UNIT_NONE) return STATUS_OK;
     const int64_t unit = m->shards->pending;
-    TRY(comm_aside_wait(summers(m), m->shards->ticket, e));
-    TRY(add_piece(m, unit, e));
+    TRY(end_sum(m, unit, e));
     m->shards->pending = UNIT_NONE;
+    if (!shard_is_on(m)) return STATUS_OK;
+    TRY(add_piece(m, unit, e));
     tensor_drop(buffer_of(m, unit));
     return STATUS_OK;
 }
 
 enum status shard_end(struct model *m, int64_t unit, struct err *e) {
-    if (!shard_is_on(m) || !*buffer_of(m, unit)) return STATUS_OK;
-    TRY(shard_finish(m, e));
-    TRY(fill_rest(m, unit, e));
-    take_back(m, unit);
+    if (!shard_has_marks(m) || unit_at(m, unit)->count == 0) return STATUS_OK;
+    const bool divided = shard_is_on(m);
+    ASSERT(!divided || *buffer_of(m, unit));
+    /* Sums of whole gradients are waited for at the end, unless they share a buffer. */
+    if (divided || m->shards->narrow) TRY(shard_finish(m, e));
+    TRY(fill_rest(m, unit, divided, e));
+    if (divided) take_back(m, unit);
     m->shards->pending = unit;
-    return begin_sum(m, unit_at(m, unit), tensor_f32(*buffer_of(m, unit)), e);
+    return begin_sum(m, unit, e);
 }
 
 /* In the order of a micro-batch: the head's gradients come first. */
 enum status shard_idle(struct model *m, struct err *e) {
-    if (!m->shards) return STATUS_OK;
     const int64_t head = shard_head(m);
+    if (!m->shards) return STATUS_OK;
+    if (m->forgets && m->shards->early) {
+        TRY(tensor_fill_zero(m->gradients, e));
+        m->forgets = false;
+    }
     TRY(shard_walk(m, true, e));
     TRY(shard_begin(m, head, e));
     if (head == UNIT_HEAD) TRY(shard_end(m, head, e));
@@ -191,53 +275,48 @@ enum status shard_idle(struct model *m, struct err *e) {
     TRY(shard_begin(m, UNIT_EMBEDDING, e));
     TRY(shard_end(m, UNIT_EMBEDDING, e));
     TRY(shard_end(m, UNIT_VECTORS, e));
-    return shard_finish(m, e);
+    return shard_is_on(m) ? shard_finish(m, e) : STATUS_OK;
 }
 
 void shard_drop(struct model *m) {
     struct err ignored = {0}; /* the first error counts */
-    if (m->shards && m->shards->pending != UNIT_NONE)
+    const bool divided = shard_is_on(m);
+    if (divided && m->shards->pending != UNIT_NONE)
         (void)comm_aside_wait(summers(m), m->shards->ticket, &ignored);
     for (int64_t unit = -UNITS_BESIDE; m->units && unit < m->config.layers; unit++) {
-        if (m->shards && *buffer_of(m, unit)) {
+        if (divided && *buffer_of(m, unit)) {
             take_back(m, unit);
             tensor_drop(buffer_of(m, unit));
         }
         shard_let_go(m, unit);
     }
-    if (m->shards) m->shards->pending = UNIT_NONE;
+    if (divided) m->shards->pending = UNIT_NONE;
 }
 
-/* Whole gradients: without division in one go, else by units. */
+/* Whole gradients: as they are and without division in one go, else by units. */
 static enum status sum_whole(struct model *m, struct err *e) {
-    struct device *const device = m->space->device;
-    float *const all = tensor_f32(m->gradients);
-    if (units_stage(m) == 0) {
-        const struct comm_buffer b = {all, DTYPE_F32, m->flat_count, 0};
-        return comm_all_reduce(summers(m), device, &m->shards->scratch, &b, e);
+    if (units_stage(m) == 0 && !m->shards->narrow) {
+        const struct comm_buffer b = {tensor_f32(m->gradients), DTYPE_F32, m->flat_count, 0};
+        return comm_all_reduce(summers(m), m->space->device, &m->shards->scratch, &b, e);
     }
-    for (int64_t i = 0; i < m->config.layers + UNITS_BESIDE; i++) {
-        const struct unit *const u = &m->units[i];
-        const struct comm_buffer own = {all + u->first + u->own.first, DTYPE_F32, u->own.count, 0};
-        if (u->count == 0) continue;
-        TRY(begin_sum(m, u, all + u->first, e));
-        TRY(comm_aside_wait(summers(m), m->shards->ticket, e));
-        if (!replicas(m)) continue;
-        TRY(comm_all_reduce(replicas(m), device, &m->shards->scratch, &own, e));
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        if (unit_at(m, unit)->count == 0) continue;
+        TRY(begin_sum(m, unit, e));
+        TRY(end_sum(m, unit, e));
     }
     return STATUS_OK;
 }
 
 enum status shard_sum(struct model *m, struct err *e) {
     if (!m->shards) return STATUS_OK;
-    if (!shard_is_on(m)) return sum_whole(m, e);
-    const struct comm_buffer own = {tensor_f32(m->gradients), DTYPE_F32, m->own_count, 0};
-    if (!replicas(m)) return STATUS_OK; /* summed unit by unit already */
-    return comm_all_reduce(replicas(m), m->space->device, &m->shards->scratch, &own, e);
-}
-
-static char *at(const struct tensor *t, int64_t element) {
-    return (char *)t->data + element * dtype_bytes(t->dtype);
+    if (shard_is_on(m)) return sum_copies(m, tensor_f32(m->gradients), m->own_count, e);
+    TRY(m->shards->early ? shard_finish(m, e) : sum_whole(m, e));
+    m->shards->early = false;
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        const struct unit *const u = unit_at(m, unit);
+        if (u->count > 0) TRY(sum_copies(m, gradients_of(m, unit) + u->own.first, u->own.count, e));
+    }
+    return STATUS_OK;
 }
 
 enum status shard_share(struct model *m, struct err *e) {

@@ -20,12 +20,18 @@ bool shard_is_on(const struct model *m);
 enum status shard_open(struct model *m, struct err *e);
 void shard_close(struct model *m);
 
+/* The next micro-batch is the last of its step, or not. Where gradients are whole and it pays
+ * (overlap in model_options), units of the last one are summed as backward leaves them. */
+void shard_expect(struct model *m, bool last);
+/* Whether the micro-batch exchanges memory with other ranks: backward then says where it is. */
+bool shard_has_marks(const struct model *m);
+
 /* Backward enters the unit: its gradients may be written, the first to write overwrites. Nothing
  * if it is in it already. */
 enum status shard_begin(struct model *m, int64_t unit, struct err *e);
 /* It leaves: gradients that nobody wrote are zero, and all go to their owners. */
 enum status shard_end(struct model *m, int64_t unit, struct err *e);
-/* The micro-batch is over: what is still on its way has arrived. */
+/* The micro-batch is over: what is still on its way to owners has arrived. */
 enum status shard_finish(struct model *m, struct err *e);
 /* For a rank that has nothing to train while the others do. */
 enum status shard_idle(struct model *m, struct err *e);

@@ -250,13 +250,12 @@ int64_t shard_before(int64_t layer) {
 }
 
 enum status shard_walk(struct model *m, bool training, struct err *e) {
-    (void)training;
     if (!m->weight_shards) return STATUS_OK;
     TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
     shard_let_go(m, UNIT_EMBEDDING);
     for (int64_t i = 0; i < m->config.layers; i++) {
         TRY(shard_gather(m, i, shard_after(m, i), e));
-        shard_let_go(m, i);
+        if (!training || !m->options.keeps_gathered) shard_let_go(m, i);
     }
     TRY(shard_gather(m, shard_head(m), UNIT_NONE, e));
     shard_let_go(m, shard_head(m));

@@ -41,7 +41,8 @@ enum status shard_fill_begin(struct model *m, int64_t unit, struct err *e);
 enum status shard_fill_end(struct model *m, int64_t unit, struct err *e);
 /* After masters were filled: what forward reads of the own pieces. */
 enum status shard_refresh(struct model *m, struct err *e);
-/* A forward pass on a rank that has nothing to compute while the others do. */
+/* A forward pass on a rank that has nothing to compute while the others do. training: backward
+ * follows. */
 enum status shard_walk(struct model *m, bool training, struct err *e);
 
 #endif

@@ -170,7 +170,7 @@ static enum status run_head(struct tape *tape, const struct micro *u, struct ten
     if (tape->recording) TRY(shard_begin(m, unit, e));
     TRY(op_loss(tape, hidden, &loss, u->losses, u->correct, anchor, e));
     shard_let_go(m, unit);
-    return unit == UNIT_HEAD ? shard_end(m, unit, e) : STATUS_OK;
+    return tape->recording && unit == UNIT_HEAD ? shard_end(m, unit, e) : STATUS_OK;
 }
 
 enum status micro_forward(struct tape *tape, struct micro *u, const struct step_options *o,

@@ -56,13 +56,14 @@ static const struct batch *planned_micro(void *context, int64_t micro) {
 
 static enum status micros_of(struct session *s, const struct plan_request *r, struct planned *p,
                              int64_t micros, struct err *e) {
-    const struct step_options options = step_of(s, r);
+    struct step_options options = step_of(s, r);
     struct step_sums sums = {0};
     if (pipeline_is_on(&s->model)) {
         const struct pipeline_source source = {planned_micro, p, micros};
         return pipeline_train(&s->model, &source, &options, &sums, e);
     }
     for (int64_t i = 0; i < micros; i++) {
+        options.last = i + 1 == micros;
         TRY(step_train(&s->model, planned_micro(p, i), &options, &sums, e));
     }
     return STATUS_OK;
@@ -147,7 +148,7 @@ static enum status train_shapes(struct watch *w, const struct plan_request *requ
         look(w, PLAN_TRAIN, &request->train->items[i]);
     }
     /* A rank that never has anything to train takes part all the same. */
-    return request->train->count == 0 ? step_idle(&w->session->model, e) : STATUS_OK;
+    return request->train->count == 0 ? step_idle(&w->session->model, true, e) : STATUS_OK;
 }
 
 static enum status eval_shapes(struct watch *w, const struct plan_request *request,

@@ -124,7 +124,7 @@ static void take_books(const struct run *r, int64_t by_category[CATEGORY_COUNT])
     memcpy(by_category, stats.by_category, sizeof stats.by_category);
 }
 
-/* Where gradients are divided among ranks, the others are in the middle of a sum by now: no rank
+/* Where gradients are summed during backward, the others are in the middle of a sum by now: no rank
  * can begin the step again, so all begin again from the last checkpoint. What a step needs is
  * backed before it, so this is for faults alone. */
 static enum status lose_step(const struct err *why, struct err *e) {
@@ -141,9 +141,9 @@ enum status recover_together(const struct run *r, enum status status, struct err
     return lose_step(&shortage, why);
 }
 
-enum status recover_idle(struct run *r, struct err *e) {
+enum status recover_idle(struct run *r, bool last, struct err *e) {
     struct err why = {0};
-    const enum status status = step_idle(&r->session.model, &why);
+    const enum status status = step_idle(&r->session.model, last, &why);
     if (status == STATUS_OOM) return lose_step(&why, e);
     return status == STATUS_OK ? STATUS_OK : err_set_param(e, status, why.param, "%s", why.text);
 }
@@ -156,7 +156,7 @@ enum status recover_train(struct run *r, const struct step_options *options, str
     const enum status status = step_train(&r->session.model, &r->batch, options, sums, &why);
     take_books(r, after);
     ASSERT(memcmp(before, after, sizeof before) == 0);
-    if (status == STATUS_OOM && shard_is_on(&r->session.model)) return lose_step(&why, e);
+    if (status == STATUS_OOM && shard_has_marks(&r->session.model)) return lose_step(&why, e);
     if (status == STATUS_OOM) {
         r->recovery.failed = true;
         r->recovery.why = why;

@@ -52,9 +52,9 @@ enum status recover_ready(struct run *r, int64_t micro, struct err *e);
  * STATUS_LOST in *why too. */
 enum status recover_together(const struct run *r, enum status status, struct err *why);
 /* Instead of it, on a rank that has no micro-batch left (step_idle). */
-enum status recover_idle(struct run *r, struct err *e);
+enum status recover_idle(struct run *r, bool last, struct err *e);
 /* Trains r->batch. A lack of memory is no error here: the next recover_ready tells the others.
- * STATUS_LOST where it strikes in the middle of a sum over all ranks (zero_stage 2). */
+ * STATUS_LOST where it strikes in the middle of a sum over all ranks (shard_has_marks). */
 enum status recover_train(struct run *r, const struct step_options *options, struct step_sums *sums,
                           struct err *e);
 /* Instead of both for all micro-batches of a step, where the model is a stage of a pipeline: what

@@ -44,17 +44,18 @@ static enum status try_step(struct run *r, struct step_sums *sums, struct err *e
     *sums = (struct step_sums){0};
     batcher_cut(b, r->layout.micro_rows, r->layout.micro_tokens);
     batcher_step(b, step);
-    const struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
+    struct step_options options = step_options_of(r, step, 1.0 / (double)b->step_trained);
     TRY(optimizer_zero_grad(&r->session.optimizer, e));
     if (pipeline_is_on(&r->session.model)) return try_pipeline(r, &options, sums, e);
     int64_t micro = 0;
     do {
         TRY(recover_ready(r, micro, e));
+        options.last = micro + 1 == r->recovery.last.rounds;
         if (micro < b->micro_count) {
             batcher_micro(b, micro, &r->batch);
             TRY(recover_train(r, &options, sums, e));
         } else {
-            TRY(recover_idle(r, e));
+            TRY(recover_idle(r, options.last, e));
         }
         micro++;
     } while (micro < r->recovery.last.rounds);

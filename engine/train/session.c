@@ -43,6 +43,15 @@ static enum dtype weight_dtype_of(enum precision precision) {
     return precision == PRECISION_F16 ? DTYPE_F16 : DTYPE_F32;
 }
 
+static enum dtype reduce_dtype_of(const struct spec *spec) {
+    return strcmp(spec->parallel.reduce_dtype, "bfloat16") == 0 ? DTYPE_BF16 : DTYPE_F32;
+}
+
+static enum overlap overlap_of(const struct spec *spec) {
+    if (strcmp(spec->parallel.overlap_reduce, "always") == 0) return OVERLAP_ALWAYS;
+    return strcmp(spec->parallel.overlap_reduce, "never") == 0 ? OVERLAP_NEVER : OVERLAP_AUTO;
+}
+
 struct mesh_shape session_shape(const struct spec *spec) {
     const int64_t tensor = spec->parallel.tensor_parallel_degree;
     const int64_t pipeline = spec->parallel.pipeline_parallel_degree;
@@ -75,6 +84,9 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .decay_norms_and_biases = spec->decay_norms_and_biases,
                                       .weight_dtype = weight_dtype_of(o->device.precision),
                                       .stochastic_rounding = spec->stochastic_rounding,
+                                      .reduce_dtype = reduce_dtype_of(spec),
+                                      .keeps_gathered = !spec->parallel.reshard_after_forward,
+                                      .overlap = overlap_of(spec),
                                       .length_max = spec->data.max_length};
     o->cuda_graphs = spec->cuda_graphs;
     o->shape = session_shape(spec);

@@ -41,7 +41,7 @@ static enum status train_micro(void *context, struct err *e) {
     GUARD(tape_backward(&tape, 0, e));
     GUARD(shard_end(m, UNIT_EMBEDDING, e));
     GUARD(shard_end(m, UNIT_VECTORS, e));
-    GUARD(shard_finish(m, e));
+    if (shard_is_on(m)) GUARD(shard_finish(m, e));
     if (t->begins) GUARD(model_end_gradients(m, e));
     GUARD(micro_add_totals(t->micro, t->options, e));
 done:
@@ -57,7 +57,7 @@ done:
  * ranks exchange memory. */
 static bool repeats(const struct model *m, const struct step_options *o) {
     const bool drops = m->options.lora && m->options.lora_dropout > 0;
-    const bool exchanges = shard_is_on(m) || weights_are_sharded(m);
+    const bool exchanges = shard_has_marks(m) || weights_are_sharded(m);
     return o->totals && !o->layout.activation_offloading && !drops && !exchanges;
 }
 
@@ -81,8 +81,9 @@ static struct graph_key graph_key_of(const struct micro *u, const struct batch *
          arena_fingerprint(space->arena), u->inputs.model->forgets}};
 }
 
-enum status step_idle(struct model *m, struct err *e) {
+enum status step_idle(struct model *m, bool last, struct err *e) {
     arena_enter(m->space->arena, PHASE_BACKWARD);
+    shard_expect(m, last);
     const enum status status = shard_idle(m, e);
     shard_drop(m);
     return status;
@@ -95,9 +96,10 @@ enum status step_idle_forward(struct model *m, struct err *e) {
 
 enum status step_train(struct model *m, const struct batch *batch,
                        const struct step_options *options, struct step_sums *sums, struct err *e) {
-    if (batch->trained == 0) return step_idle(m, e);
+    if (batch->trained == 0) return step_idle(m, options->last, e);
     struct micro u = {0};
     enum status status = STATUS_OK;
+    shard_expect(m, options->last);
     arena_enter(m->space->arena, PHASE_FORWARD);
     GUARD(micro_open(&u, m, batch, options, e));
     struct training training = {&u, options, m->forgets};

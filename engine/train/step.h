@@ -15,6 +15,7 @@
 struct step_options {
     struct layout layout;    /* of it checkpointing, offloading and loss_chunk_rows are read */
     uint64_t seed, step;     /* what dropout is keyed by, with each token's row key */
+    bool last;               /* of the step's micro-batches, on all ranks: see shard_expect */
     double grad_scale;       /* 1 / trained tokens of the global batch */
     const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
     double *totals; /* device memory [2] that sums of loss and correct are added to: nothing waits
@@ -37,8 +38,8 @@ struct step_sums {
 enum status step_train(struct model *m, const struct batch *batch,
                        const struct step_options *options, struct step_sums *sums, struct err *e);
 /* Instead of step_train on a rank that has no micro-batch while others have one: where gradients
- * are divided among the ranks it takes part with zeros (shard.h), else it does nothing. */
-enum status step_idle(struct model *m, struct err *e);
+ * are summed meanwhile it takes part with zeros (shard.h), else it does nothing. */
+enum status step_idle(struct model *m, bool last, struct err *e);
 /* Instead of step_evaluate, likewise. */
 enum status step_idle_forward(struct model *m, struct err *e);
 /* Forward only, dropout off. `losses`, if not NULL, receives each trained token's negative
