@@ -14,7 +14,7 @@
 #include "base/str.h"
 
 /* Rows from here on count as long: the inputs of checkpointed layers are then gigabytes. */
-enum { LONG_TOKENS = 8192, SHORTEST_TOKENS = 256, RANKS_MAX = 64 };
+enum { LONG_TOKENS = 8192, SHORTEST_TOKENS = 256, RANKS_MAX = 4096 };
 
 static const char *const NAMES[ADVICE_KIND_COUNT] = {
     [ADVICE_PLAIN] = "plain",
@@ -45,6 +45,25 @@ static int64_t ranks_for_zero(const struct advice_facts *f) {
         ranks *= 2;
     }
     return ranks;
+}
+
+/* Likewise where weights and gradients are divided too; a fifth is left for the layer at hand and
+ * activations. */
+static int64_t ranks_for_shard(const struct advice_facts *f) {
+    int64_t ranks = f->ranks > 1 ? f->ranks : 2;
+    if (f->zero_stage == 3) ranks *= 2;
+    while (ranks < RANKS_MAX && (f->weights + f->states) / ranks > f->capacity / 5 * 4) {
+        ranks *= 2;
+    }
+    return ranks;
+}
+
+/* A card of its own for each rank. */
+static void divide(cJSON *keys, const struct advice_facts *f, int64_t ranks, int64_t stage) {
+    if (f->gpu) json_add_string(keys, "device", "cuda");
+    cJSON *const parallel = cJSON_AddObjectToObject(keys, "parallel");
+    json_add_i64(parallel, "ranks", ranks);
+    json_add_i64(parallel, "zero_stage", stage);
 }
 
 /* For weights or states: what makes them smaller, then what spreads them. */
@@ -88,12 +107,8 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
         if (f->rounding) json_add_bool(keys, "stochastic_rounding", false);
         return keys;
     case ADVICE_STOCHASTIC_ROUNDING: json_add_bool(keys, "stochastic_rounding", true); return keys;
-    case ADVICE_ZERO: {
-        cJSON *const parallel = cJSON_AddObjectToObject(keys, "parallel");
-        json_add_i64(parallel, "ranks", ranks_for_zero(f));
-        json_add_i64(parallel, "zero_stage", 1);
-        return keys;
-    }
+    case ADVICE_ZERO: divide(keys, f, ranks_for_zero(f), 1); return keys;
+    case ADVICE_SHARD: divide(keys, f, ranks_for_shard(f), 3); return keys;
     case ADVICE_CHECKPOINTING: json_add_bool(keys, "gradient_checkpointing", true); return keys;
     case ADVICE_OFFLOADING:
         json_add_bool(keys, "gradient_checkpointing", true);
@@ -110,7 +125,6 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
         return keys;
     case ADVICE_PLAIN:
     case ADVICE_NF4:
-    case ADVICE_SHARD:
     case ADVICE_KIND_COUNT: break;
     }
     cJSON_Delete(keys);
@@ -149,12 +163,11 @@ char *advice_sentence(enum advice_kind kind, const struct advice_facts *f) {
                           str_bytes(f->weights, a));
     case ADVICE_SHARD:
         return str_format("Weights and states take %s of %s: spread over at least %lld cards they "
-                          "would fit; %s",
+                          "would fit. Divide them among %lld (ZeRO stage 3); a step then has that "
+                          "many times the rows, unless gradient_accumulation_steps is lowered.",
                           str_bytes(still, a), str_bytes(f->capacity, b),
                           (long long)((still + f->capacity - 1) / f->capacity),
-                          f->gpu ? "on a GPU this version divides the optimizer's states only."
-                                 : "parallel.zero_stage 2 and 3 divide more than the optimizer's "
-                                   "states.");
+                          (long long)ranks_for_shard(f));
     case ADVICE_KIND_COUNT: break;
     }
     return NULL;

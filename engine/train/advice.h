@@ -22,7 +22,7 @@ enum advice_kind {
     ADVICE_OFFLOADING, /* of activations */
     ADVICE_SHORTER,
     ADVICE_NF4,   /* not in this version */
-    ADVICE_SHARD, /* not in this version */
+    ADVICE_SHARD, /* several cards that divide weights too */
     ADVICE_KIND_COUNT
 };
 /* "plain", "bf16", "lora", "stochastic_rounding", "checkpointing", "micro_batch", "offloading",

@@ -51,8 +51,7 @@ enum status recover_take(struct run *r, const struct layout *to, struct err *e) 
     r->plan = plan;
     r->recovery.changed_at = r->state.step;
     graphs_reset(&r->session.graphs);
-    if (r->recovery.running && to->optimizer_offloading != r->options.optimizer.offloading)
-        return open_again(r, e);
+    if (r->recovery.running && !run_holds_layout(r)) return open_again(r, e);
     arena_trim(r->session.arena);
     return STATUS_OK;
 }

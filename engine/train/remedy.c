@@ -10,8 +10,9 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/train/changed.h"
 
-enum { LOSS_CHUNK_MIN = 16, SAMPLE_TOKENS_MIN = 16, MICRO_TOKENS_MIN = 16 };
+enum { LOSS_CHUNK_MIN = 16, SAMPLE_TOKENS_MIN = 16, MICRO_TOKENS_MIN = 16, ZERO_STAGE_MAX = 3 };
 
 static const char *const NAMES[REMEDY_KIND_COUNT] = {
     [REMEDY_TRIM] = "trim",
@@ -22,6 +23,7 @@ static const char *const NAMES[REMEDY_KIND_COUNT] = {
     [REMEDY_CHECKPOINT_SOME] = "checkpoint_some",
     [REMEDY_CHECKPOINT_ALL] = "checkpoint_all",
     [REMEDY_OFFLOAD_ACTIVATIONS] = "offload_activations",
+    [REMEDY_ZERO_STAGE] = "zero_stage",
     [REMEDY_OFFLOAD_OPTIMIZER] = "offload_optimizer",
 };
 
@@ -102,7 +104,30 @@ static bool take_half_micro(const struct plan_request *r, struct layout *layout)
     return take_half(&layout->micro_tokens, MICRO_TOKENS_MIN);
 }
 
-/* The next smaller step of a rung that halves; false: there is none. */
+/* One stage more, where there are ranks to divide among and the spec's rules allow it. It comes
+ * late: a change of it makes the session anew, and adds exchange to every step. */
+static bool take_next_stage(const struct plan_request *r, struct layout *layout) {
+    if (spec_data_world(r->spec) == 1 || layout->zero_stage >= ZERO_STAGE_MAX) return false;
+    struct changed c = {0};
+    struct err refused = {0};
+    cJSON *const keys = cJSON_CreateObject();
+    json_add_i64(cJSON_AddObjectToObject(keys, "parallel"), "zero_stage", layout->zero_stage + 1);
+    const bool allowed = changed_open(&c, r->spec, keys, &refused) == STATUS_OK;
+    changed_close(&c);
+    cJSON_Delete(keys);
+    layout->zero_stage += allowed;
+    return allowed;
+}
+
+bool remedy_divide(const struct plan_request *r, struct layout *layout) {
+    bool more = false;
+    while (take_next_stage(r, layout)) {
+        more = true;
+    }
+    return more;
+}
+
+/* The next smaller step of a rung that goes by steps; false: there is none. */
 static bool step_down(const struct plan_request *r, enum remedy_kind kind, struct layout *layout) {
     switch (kind) {
     case REMEDY_EVAL_BATCH: return r->eval && r->source && take_half(&layout->eval_rows, 1);
@@ -111,6 +136,7 @@ static bool step_down(const struct plan_request *r, enum remedy_kind kind, struc
                take_half(&layout->sample_tokens, SAMPLE_TOKENS_MIN);
     case REMEDY_MICRO_BATCH: return take_half_micro(r, layout);
     case REMEDY_LOSS_CHUNK: return take_half(&layout->loss_chunk_rows, LOSS_CHUNK_MIN);
+    case REMEDY_ZERO_STAGE: return take_next_stage(r, layout);
     default: return false;
     }
 }
@@ -178,7 +204,8 @@ static enum status try_rung(struct climb *c, const struct remedy *from, enum rem
         *found = *found && plan_need(&to->plan) < plan_need(&from->plan);
         return STATUS_OK;
     }
-    if (kind < REMEDY_CHECKPOINT_SOME) return halve(c, from, to, found, e);
+    if (kind < REMEDY_CHECKPOINT_SOME || kind == REMEDY_ZERO_STAGE)
+        return halve(c, from, to, found, e);
     if (kind == REMEDY_CHECKPOINT_ALL) {
         to->layout.checkpointed_layers = layers;
     } else if (kind == REMEDY_OFFLOAD_ACTIVATIONS) {
@@ -190,6 +217,17 @@ static enum status try_rung(struct climb *c, const struct remedy *from, enum rem
     TRY(plan_layout(c, &to->layout, &to->plan, e));
     *found = plan_need(&to->plan) < plan_need(&from->plan) && host_has_room(c, from, to);
     return STATUS_OK;
+}
+
+static const char *stage_sentence(int64_t stage) {
+    static const char *const SENTENCES[ZERO_STAGE_MAX + 1] = {
+        "Every rank holds the whole model, its gradients and AdamW's states.",
+        "Ranks divide AdamW's states among them (ZeRO stage 1).",
+        "Ranks divide gradients and AdamW's states among them (ZeRO stage 2).",
+        "Ranks divide weights, gradients and AdamW's states among them (ZeRO stage 3); layers "
+        "travel when they are needed."};
+    ASSERT(stage >= 0 && stage <= ZERO_STAGE_MAX);
+    return SENTENCES[stage];
 }
 
 void remedy_sentence(enum remedy_kind kind, const struct layout *from, const struct layout *to,
@@ -237,6 +275,7 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
         format = to->activation_offloading ? "Inputs of checkpointed layers wait in host memory."
                                            : "Inputs of checkpointed layers stay on the device.";
         break;
+    case REMEDY_ZERO_STAGE: format = stage_sentence(to->zero_stage); break;
     case REMEDY_OFFLOAD_OPTIMIZER:
         format = to->optimizer_offloading
                      ? "AdamW's states wait in host memory; updates are slower."
@@ -349,6 +388,7 @@ struct layout remedy_undo(const struct layout *now, const struct layout *asked,
         if (to.checkpointed_layers == 0) to.activation_offloading = false;
         break;
     case REMEDY_OFFLOAD_ACTIVATIONS: to.activation_offloading = asked->activation_offloading; break;
+    case REMEDY_ZERO_STAGE: to.zero_stage = asked->zero_stage; break;
     case REMEDY_OFFLOAD_OPTIMIZER: to.optimizer_offloading = asked->optimizer_offloading; break;
     case REMEDY_TRIM:
     case REMEDY_KIND_COUNT: break;

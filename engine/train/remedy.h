@@ -20,11 +20,12 @@ enum remedy_kind {
     REMEDY_CHECKPOINT_SOME,
     REMEDY_CHECKPOINT_ALL,
     REMEDY_OFFLOAD_ACTIVATIONS,
+    REMEDY_ZERO_STAGE,        /* ranks divide more among them */
     REMEDY_OFFLOAD_OPTIMIZER, /* AdamW's states wait in host memory */
     REMEDY_KIND_COUNT
 };
 /* "trim", "eval_batch", "sample_length", "micro_batch", "loss_chunk", "checkpoint_some",
- * "checkpoint_all", "offload_activations", "offload_optimizer". */
+ * "checkpoint_all", "offload_activations", "zero_stage", "offload_optimizer". */
 const char *remedy_name(enum remedy_kind kind);
 /* REMEDY_KIND_COUNT for an unknown name. */
 enum remedy_kind remedy_parse(const char *name);
@@ -69,6 +70,8 @@ cJSON *remedy_list_to_json(const struct remedy_list *list);
 enum status remedy_plan(struct plan *plan, const struct plan_request *request,
                         const struct layout *layout, struct err *e);
 
+/* Divides as much among ranks as the spec's rules allow; false: nothing more. */
+bool remedy_divide(const struct plan_request *request, struct layout *layout);
 /* The layout with what `kind` changes as `asked` has it. */
 struct layout remedy_undo(const struct layout *now, const struct layout *asked,
                           enum remedy_kind kind);

@@ -60,6 +60,8 @@ void run_find_shapes(void *context, bool eval, const struct layout *layout,
                      struct batch_shapes *out);
 /* The session of r->layout, without and with its weights. */
 enum status run_open_session(struct run *r, struct err *e);
+/* Whether the session holds what r->layout says: else it has to be opened again. */
+bool run_holds_layout(const struct run *r);
 enum status run_load_weights(struct run *r, struct err *e);
 /* Host memory that a rank may have in all, what it has already included, without making the host
  * swap: the least of all ranks. 0 where it is not known. */

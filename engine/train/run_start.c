@@ -98,6 +98,11 @@ enum status run_open_session(struct run *r, struct err *e) {
     return STATUS_OK;
 }
 
+bool run_holds_layout(const struct run *r) {
+    return r->layout.optimizer_offloading == r->options.optimizer.offloading &&
+           r->layout.zero_stage == r->options.optimizer.zero_stage;
+}
+
 enum status run_load_weights(struct run *r, struct err *e) {
     const struct session_source source = {.model = r->spec.model,
                                           .adapter = r->spec.adapter_name_or_path,
@@ -114,8 +119,7 @@ enum status run_load_weights(struct run *r, struct err *e) {
 static enum status fit_session(struct run *r, enum status open, bool *fresh, struct err *e) {
     TRY(recover_begin(r, e));
     TRY(run_check_host(r, e));
-    int64_t kept =
-        open == STATUS_OK && r->layout.optimizer_offloading == r->options.optimizer.offloading;
+    int64_t kept = open == STATUS_OK && run_holds_layout(r);
     TRY(agree_least(r->comm, &kept, e)); /* GPUs that exchange leave and come together */
     *fresh = !kept;
     if (kept) return STATUS_OK;

@@ -41,6 +41,8 @@ static cJSON *keys_of(const struct layout *l, const struct plan_request *r) {
         json_add_bool(set, "activation_offloading", l->activation_offloading);
     if (l->optimizer_offloading != asked.optimizer_offloading)
         json_add_bool(set, "optimizer_offloading", l->optimizer_offloading);
+    if (l->zero_stage != asked.zero_stage)
+        json_add_i64(cJSON_AddObjectToObject(set, "parallel"), "zero_stage", l->zero_stage);
     return set;
 }
 
@@ -119,7 +121,7 @@ static struct layout smallest(const struct plan_request *r, const struct layout 
     if (l.loss_chunk_rows > SMALL_CHUNK) l.loss_chunk_rows = SMALL_CHUNK;
     l.checkpointed_layers = r->config->layers;
     l.activation_offloading = str_starts_with(r->spec->device, "cuda");
-    l.optimizer_offloading = l.zero_stage == 0;
+    l.optimizer_offloading = true;
     return l;
 }
 
@@ -130,6 +132,10 @@ static enum status follow(struct outcome *out, const struct plan_request *reques
     out->layout = smallest(request, asked);
     TRY(remedy_plan(&out->plan, request, &out->layout, e));
     out->fits = plan_need(&out->plan) <= capacity;
+    if (!out->fits && remedy_divide(request, &out->layout)) {
+        TRY(remedy_plan(&out->plan, request, &out->layout, e));
+        out->fits = plan_need(&out->plan) <= capacity;
+    }
     if (!out->fits) return STATUS_OK;
     const enum status status = remedies_find(&list, request, asked, capacity, e);
     if (status == STATUS_OK && list.fits) {

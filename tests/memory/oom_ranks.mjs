@@ -92,6 +92,58 @@ if (!hasMpi) {
         assert.deepEqual(caps, Array(WORLD).fill(43 << 20));
         assert.ok(eventsOf(folder, 0, "remedy").some((r) => r.state === "applied"));
     });
+
+    // Every weight, so that there is something to divide.
+    const FULL = { finetuning_type: "full", learning_rate: 1e-4, lora_dropout: 0, per_device_train_batch_size: 4 };
+    const pair = (more) => ({ ...JOB, ...FULL, max_steps: 8, parallel: { ranks: 2 }, ...more });
+    const one = newRun(pair({ per_device_train_batch_size: 8, parallel: { ranks: 1 } }));
+    assert.equal((await runRanks(one, 1)).code, 0);
+
+    await check("where nothing gentler is enough, ranks divide more among them before the first step", async () => {
+        const planOf = (cap) => {
+            const folder = newRun(pair({ memory: { cap } }));
+            return { folder, plan: ask("plan", join(folder, "spec.json"), newFolder()).json };
+        };
+        const ladder = planOf("1MiB").plan.remedies;
+        const at = ladder.findIndex(({ remedy }) => remedy === "zero_stage");
+        const stage = ladder[at]?.set.parallel?.zero_stage;
+        assert.ok(at > 0 && stage >= 1, JSON.stringify(ladder.map((r) => r.remedy)));
+        const { folder, plan } = planOf(ladder[at].need_bytes);
+        assert.equal(plan.fits_with_remedies, true);
+        const end = await runRanks(folder, 2, {}, LIMIT_MS);
+        assert.equal(end.code, 0, end.stderr);
+        const told = eventsOf(folder, 0, "remedy");
+        assert.ok(told.every(({ state }) => state === "planned"));
+        assert.equal(told.find(({ remedy }) => remedy === "zero_stage").to.zero_stage, stage);
+        assertClose(curveOf(folder), curveOf(one), "divided");
+        for (const rank of [0, 1]) {
+            assert.ok(eventsOf(folder, rank, "done")[0].peak <= ladder[at].need_bytes);
+        }
+    });
+
+    await check("a stage raised in the middle of a run: begun again from that step, the same curve", async () => {
+        const folder = newRun(pair());
+        const child = startRanks(folder, 2);
+        const timer = setTimeout(() => child.kill("SIGKILL"), LIMIT_MS);
+        const until = async (there) => {
+            while (!there()) {
+                assert.ok(!child.over, child.text);
+                await new Promise((resolve) => setTimeout(resolve, 5));
+            }
+        };
+        await until(() => eventsOf(folder, 0, "step").length);
+        writeFileSync(join(folder, "control.json"), JSON.stringify({ remedy: { name: "zero_stage", accept: true } }));
+        const end = await child.done;
+        clearTimeout(timer);
+        assert.equal(end.code, 0, end.stderr);
+        const [told] = eventsOf(folder, 0, "remedy");
+        assert.equal(told.state, "applied", JSON.stringify(told));
+        assert.ok(told.to.zero_stage > told.from.zero_stage && told.peak_after < told.peak_before);
+        assert.ok(told.step > 0 && told.step < 8, `at step ${told.step}`);
+        assertClose(curveOf(folder), curveOf(one), "raised");
+        const held = (at) => eventsOf(folder, 0, "memory").at(at).categories_now.optimizer;
+        assert.ok(held(-1) < 0.6 * held(0), `${held(0)} became ${held(-1)}`);
+    });
 }
 
 finish();

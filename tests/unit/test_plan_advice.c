@@ -96,13 +96,21 @@ static void test_advice_dividing_names_how_many_ranks(void **state) {
     cJSON *const keys = advice_keys(ADVICE_ZERO, &f);
     struct str text = {0};
     json_append(&text, keys);
-    assert_string_equal(str_text(&text), "{\"parallel\":{\"ranks\":2,\"zero_stage\":1}}");
+    assert_string_equal(str_text(&text),
+                        "{\"device\":\"cuda\",\"parallel\":{\"ranks\":2,\"zero_stage\":1}}");
     str_release(&text);
     cJSON_Delete(keys);
     f.states = 150, f.optimizer = 140;
     char *const sentence = advice_sentence(ADVICE_ZERO, &f);
     assert_non_null(strstr(sentence, "among 4 cards"));
     mem_free(sentence);
+    f.weights = 1000, f.gpu = false;
+    cJSON *const shard = advice_keys(ADVICE_SHARD, &f);
+    text = (struct str){0};
+    json_append(&text, shard);
+    assert_string_equal(str_text(&text), "{\"parallel\":{\"ranks\":32,\"zero_stage\":3}}");
+    str_release(&text);
+    cJSON_Delete(shard);
 }
 
 static void test_advice_every_kind_has_a_name_and_a_sentence(void **state) {

@@ -16,6 +16,7 @@ export const REMEDY_LABELS = {
     checkpoint_all: "Checkpoint all layers",
     offload_activations: "Activations in host memory",
     zero_stage: "Share states among ranks",
+    zero_stage: "More divided among ranks",
     offload_optimizer: "Optimizer in host memory",
     offload_parameters: "Weights in host memory",
     optimizer_8bit: "8-bit optimizer",
