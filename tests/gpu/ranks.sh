@@ -167,8 +167,7 @@ speed() {
     local folder
     folder=$(spec "$1" cuda "$3" "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\", \"max_steps\": 13,
         \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048, \"packing_strategy\": \"rows\",
-        \"train_files\": [\"$gpu_root/examples/first-mate.jsonl\", \"$gpu_root/examples/logbook.jsonl\"]},
-        \"num_train_epochs\": 1000")
+        \"train_files\": [\"$work/rows.jsonl\"]}")
     by_name "$1" "$folder" || return 1
     sed -n 's/.*"kind":"step".*"tokens_per_second":\([0-9.e+]*\),.*/\1/p' "$folder/events.0.jsonl" \
         | tail -n +4 | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
@@ -178,8 +177,9 @@ speed() {
 # Hidden: of the time that exchanges add when nothing runs beside them, what is not added when it may. The work of one
 # card with as many rows is what computing alone takes, halved where all cards share it.
 bench() {
-    local kind one all serial rows=$((4 * cards))
+    local i kind one all serial rows=$((4 * cards))
     model=${PLIMSOLL_BENCH_FOLDER:-$gpu_root/var/bench/start-gpu}/qwen2.5-1.5b
+    for ((i = 0; i < 200; i++)); do cat "$gpu_root/examples/first-mate.jsonl"; done >"$work/rows.jsonl" # full rows only
     if [ ! -f "$model/tokenizer.json" ]; then
         "$(program gpu_model)" "$model" qwen2.5-1.5b
         cp "$gpu_root"/examples/models/harbour-1m/{tokenizer,tokenizer_config,special_tokens_map}.json "$model/"
