@@ -49,7 +49,8 @@ static enum status allocate_flat(struct model *m, struct err *e) {
         TRY(tensor_fill_zero(m->flat, e));
     }
     if (needs_copies(m)) {
-        TRY(tensor_new(space, copies_dtype(m), 1, m->held_count, category, &m->copies, e));
+        const int64_t count = units_are_gathered(m) ? m->held_count : m->flat_count;
+        TRY(tensor_new(space, copies_dtype(m), 1, count, category, &m->copies, e));
     }
     TRY(shard_open(m, e));
     const int64_t summed = shard_is_on(m) ? m->own_count : m->flat_count;
@@ -119,9 +120,9 @@ static enum status allocate_value(struct model *m, struct storage *s, struct err
         return allocate_augmented(m, s, e);
     } else if (s->trainable && s->master->dtype == dtype) {
         s->value = tensor_retain(s->master);
-    } else if (s->trainable && !storage_is_divided(m, s)) {
+    } else if (s->trainable && !storage_is_sharded(m, s)) {
         ASSERT(m->copies->dtype == dtype);
-        s->value = tensor_view_flat(m->copies, units_held(m, s), s->rows, s->cols);
+        s->value = tensor_view_flat(m->copies, units_copied(m, s), s->rows, s->cols);
     } else if (storage_is_sharded(m, s)) {
         s->value = tensor_hollow(m->space, dtype, s->rows, s->cols);
     } else {

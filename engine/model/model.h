@@ -87,7 +87,8 @@ struct layer {
     struct attention_options attention;
 };
 
-/* What is not in a layer's unit. Vectors: norms, biases and magnitudes of all layers. */
+/* What is not in a layer's unit. Vectors: norms, biases and magnitudes of all layers; and all that
+ * is trained, where nothing is done layer by layer. */
 enum { UNIT_EMBEDDING = -1, UNIT_HEAD = -2, UNIT_VECTORS = -3, UNITS_BESIDE = 3 };
 /* A contiguous part of the flat buffers that ranks sum, own and gather together. */
 struct unit {
@@ -100,7 +101,8 @@ struct unit {
 /* A run of elements that one call of the optimizer updates. */
 struct flat_part {
     int64_t first;  /* among all that are trained */
-    int64_t held;   /* in flat_narrow and flat, one behind the other, and in copies */
+    int64_t held;   /* in flat_narrow and flat, one behind the other */
+    int64_t copied; /* in copies */
     int64_t summed; /* in gradients */
     int64_t own;    /* in the states of the optimizer */
     int64_t count;
@@ -132,7 +134,8 @@ struct model {
     struct tensor *flat; /* [1, held_count - narrow_count] f32: what lies behind the narrow */
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
     struct tensor *gradients;   /* [1, flat_count], or where they are divided [1, own_count] f32 */
-    struct tensor *copies; /* [1, held_count] of what forward reads, or NULL: it reads `flat` */
+    struct tensor *copies; /* of what forward reads, or NULL: it reads `flat`. [1, flat_count], or
+                              where it is gathered [1, held_count] */
     struct unit *units;    /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
     struct shards *shards; /* how gradients are summed; NULL likewise (shard.h) */
     struct weight_shards *weight_shards; /* NULL: weights are whole (shard_weights.h) */

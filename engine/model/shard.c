@@ -9,10 +9,6 @@
 #include "engine/model/shard_weights.h"
 #include "engine/model/units.h"
 
-/* Below so many elements one sum costs less than many small ones, and a step of one micro-batch can
- * be one graph. 256 MiB take 1 ms between GPUs with NVLink, and 10 ms between machines. */
-#define OVERLAP_ELEMENTS_MIN (INT64_C(64) << 20)
-
 struct shards {
     struct comm_scratch scratch;
     struct tensor *scratch_memory;
@@ -20,7 +16,8 @@ struct shards {
     struct tensor **buffers; /* [layers + UNITS_BESIDE] of units that are begun, or on their way */
     int64_t pending;         /* the unit that is on its way, or UNIT_NONE */
     int64_t ticket;
-    bool early; /* gradients are whole, and the micro-batch at hand sums them */
+    bool overlaps; /* gradients are whole, and the last micro-batch of a step sums them */
+    bool early;    /* it is the one at hand */
 };
 
 bool shard_is_on(const struct model *m) {
@@ -28,10 +25,7 @@ bool shard_is_on(const struct model *m) {
 }
 
 void shard_expect(struct model *m, bool last) {
-    const enum overlap overlap = m->options.overlap;
-    if (!m->shards || shard_is_on(m)) return;
-    m->shards->early = last && (overlap == OVERLAP_ALWAYS ||
-                                (overlap == OVERLAP_AUTO && m->flat_count >= OVERLAP_ELEMENTS_MIN));
+    if (m->shards) m->shards->early = last && m->shards->overlaps;
 }
 
 bool shard_has_marks(const struct model *m) {
@@ -82,6 +76,7 @@ enum status shard_open(struct model *m, struct err *e) {
     if (!m->units || m->flat_count == 0) return STATUS_OK;
     m->shards = mem_new(1, sizeof *m->shards);
     m->shards->pending = UNIT_NONE;
+    m->shards->overlaps = units_overlap(m);
     m->shards->buffers =
         mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->shards->buffers);
     if (m->options.reduce_dtype != DTYPE_F32)
@@ -319,20 +314,24 @@ enum status shard_sum(struct model *m, struct err *e) {
     return STATUS_OK;
 }
 
+static enum status share(const struct model *m, const struct tensor *of, int64_t first,
+                         const struct unit *u, struct err *e) {
+    const struct comm_buffer b = {at(of, first), of->dtype, u->count, 0};
+    return comm_all_gather(summers(m), m->space->device, &b, e);
+}
+
 enum status shard_share(struct model *m, struct err *e) {
-    struct device *const device = m->space->device;
     for (int64_t unit = -UNITS_BESIDE; units_stage(m) > 0 && unit < m->config.layers; unit++) {
         const struct unit *const u = unit_at(m, unit);
-        if (u->count == 0 || (units_are_divided(m) && unit != UNIT_VECTORS)) continue;
+        const bool vectors = unit == UNIT_VECTORS;
         const int64_t held = units_are_divided(m) ? u->own_first : u->first;
         const bool narrow = held < m->narrow_count;
-        const struct tensor *const from = narrow ? m->flat_narrow : m->flat;
-        const struct comm_buffer masters = {at(from, narrow ? held : held - m->narrow_count),
-                                            from->dtype, u->count, 0};
-        TRY(comm_all_gather(summers(m), device, &masters, e));
-        if (!m->copies || narrow) continue;
-        const struct comm_buffer copies = {at(m->copies, held), m->copies->dtype, u->count, 0};
-        TRY(comm_all_gather(summers(m), device, &copies, e));
+        if (u->count == 0) continue;
+        if (!units_are_divided(m) || vectors)
+            TRY(share(m, narrow ? m->flat_narrow : m->flat, narrow ? held : held - m->narrow_count,
+                      u, e));
+        if (m->copies && !narrow && (!units_are_gathered(m) || vectors))
+            TRY(share(m, m->copies, units_are_gathered(m) ? held : u->first, u, e));
     }
     return STATUS_OK;
 }

@@ -21,7 +21,11 @@ struct weight_shards {
 };
 
 bool weights_are_sharded(const struct model *m) {
-    return m->weight_shards != NULL;
+    return m->weight_shards && units_stage(m) == 3;
+}
+
+bool storage_is_divided(const struct model *m, const struct storage *s) {
+    return units_are_divided(m) && s->trainable && s->unit != UNIT_VECTORS;
 }
 
 bool storage_is_sharded(const struct model *m, const struct storage *s) {
@@ -70,7 +74,7 @@ static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
-    if (units_stage(m) < 3) return STATUS_OK;
+    if (units_stage(m) < 3 && !units_are_divided(m)) return STATUS_OK;
     m->weight_shards = mem_new(1, sizeof *m->weight_shards);
     m->weight_shards->units =
         mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->weight_shards->units);
@@ -112,7 +116,8 @@ static void place(struct model *m, int64_t unit, const struct tensor *whole, boo
     int64_t first = 0;
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (s->unit != unit || !storage_is_sharded(m, s) || !s->value) continue;
+        const bool chosen = masters ? storage_is_divided(m, s) : storage_is_sharded(m, s);
+        if (s->unit != unit || !chosen || !s->value) continue;
         if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
         struct tensor *const t = masters ? s->master : s->value;
         t->data = element(whole ? whole->data : NULL, t->dtype, first);
@@ -214,7 +219,7 @@ static enum status call(struct model *m, int64_t unit, struct err *e) {
 }
 
 enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err *e) {
-    if (!m->weight_shards) return STATUS_OK;
+    if (!weights_are_sharded(m)) return STATUS_OK;
     struct weight_unit *const u = unit_of(m, unit);
     TRY(call(m, unit, e));
     if (u->arriving) {
@@ -225,16 +230,31 @@ enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err
     return next == UNIT_NONE ? STATUS_OK : call(m, next, e);
 }
 
+/* copies[to..] = flat[from..], this many. */
+static enum status copy_masters(const struct model *m, int64_t from, int64_t to, int64_t count,
+                                struct err *e) {
+    const struct tensor *const flat = m->flat, *const copies = m->copies;
+    const struct convert_args args = {
+        .rows = 1,
+        .cols = count,
+        .scale = 1,
+        .src = {element(flat->data, flat->dtype, from), flat->dtype, count},
+        .dst = {element(copies->data, copies->dtype, to), copies->dtype, count}};
+    return count > 0 ? device_convert(m->space->device, &args, e) : STATUS_OK;
+}
+
 enum status shard_refresh(struct model *m, struct err *e) {
     if (!units_are_divided(m) || !m->copies) return STATUS_OK;
-    const int64_t count = unit_at(m, UNIT_VECTORS)->own_first;
-    if (count == 0) return STATUS_OK;
-    const struct convert_args args = {.rows = 1,
-                                      .cols = count,
-                                      .scale = 1,
-                                      .src = {m->flat->data, m->flat->dtype, count},
-                                      .dst = {m->copies->data, m->copies->dtype, count}};
-    return device_convert(m->space->device, &args, e);
+    if (units_are_gathered(m)) /* copies lie as masters do */
+        return copy_masters(m, 0, 0, unit_at(m, UNIT_VECTORS)->own_first, e);
+    for (int64_t unit = UNIT_HEAD; unit < m->config.layers; unit++) {
+        const struct unit *const u = unit_at(m, unit);
+        const struct comm_buffer b = {element(m->copies->data, m->copies->dtype, u->first),
+                                      m->copies->dtype, u->count, 0};
+        TRY(copy_masters(m, u->own_first, u->first + u->own.first, u->own.count, e));
+        if (u->count > 0) TRY(comm_all_gather(sharers(m), m->space->device, &b, e));
+    }
+    return STATUS_OK;
 }
 
 int64_t shard_head(const struct model *m) {
@@ -250,7 +270,7 @@ int64_t shard_before(int64_t layer) {
 }
 
 enum status shard_walk(struct model *m, bool training, struct err *e) {
-    if (!m->weight_shards) return STATUS_OK;
+    if (!weights_are_sharded(m)) return STATUS_OK;
     TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
     shard_let_go(m, UNIT_EMBEDDING);
     for (int64_t i = 0; i < m->config.layers; i++) {

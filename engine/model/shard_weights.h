@@ -1,4 +1,4 @@
-/* shard_weights.h - weights that no rank holds as a whole (ZeRO stage 3).
+/* shard_weights.h - weights that no rank holds as a whole (ZeRO stage 3), and f32 masters.
  *
  * Each rank keeps its piece of every decoder layer's matrices, of the embedding and of the head:
  * frozen weights with adapters, and in full fine-tuning f32 masters and what forward reads of them.
@@ -13,9 +13,12 @@
 
 /* Every function below does nothing for a model whose weights are whole. */
 bool weights_are_sharded(const struct model *m);
-/* Whether this storage is gathered with its unit: its value has no bytes in between, and its master
- * only while it is filled. */
+/* Whether this storage is gathered with its unit: its value has no bytes in between. */
 bool storage_is_sharded(const struct model *m, const struct storage *s);
+/* Whether it is trained, and of its master each rank holds a piece (pieces.h): the master has bytes
+ * only while it is filled. In full fine-tuning with stage 3, and from stage 1 on where forward
+ * reads narrower copies. */
+bool storage_is_divided(const struct model *m, const struct storage *s);
 
 /* Elements between the rows of a weight that has room for adapters behind them. */
 int64_t tail_pitch(const struct storage *s);
@@ -39,7 +42,7 @@ void shard_let_go(struct model *m, int64_t unit);
  * rank's piece is kept. */
 enum status shard_fill_begin(struct model *m, int64_t unit, struct err *e);
 enum status shard_fill_end(struct model *m, int64_t unit, struct err *e);
-/* After masters were filled: what forward reads of the own pieces. */
+/* After masters were filled: what forward reads of them. All ranks together. */
 enum status shard_refresh(struct model *m, struct err *e);
 /* A forward pass on a rank that has nothing to compute while the others do. training: backward
  * follows. */

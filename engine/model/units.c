@@ -6,6 +6,10 @@
 
 #include "base/mem.h"
 
+/* Below so many elements one sum costs less than many small ones, and a step of one micro-batch can
+ * be one graph. 256 MiB take 1 ms between GPUs with NVLink, and 10 ms between machines. */
+#define OVERLAP_ELEMENTS_MIN (INT64_C(64) << 20)
+
 enum dtype units_value_dtype(const struct model *m, enum param_kind kind) {
     switch (kind) {
     case PARAM_WEIGHT:
@@ -37,12 +41,14 @@ int64_t units_stage(const struct model *m) {
     return sharers(m) ? m->options.zero_stage : 0;
 }
 
-bool units_are_divided(const struct model *m) {
+bool units_are_gathered(const struct model *m) {
     return units_stage(m) == 3 && m->options.full;
 }
 
-bool storage_is_divided(const struct model *m, const struct storage *s) {
-    return units_are_divided(m) && s->trainable && s->unit != UNIT_VECTORS;
+bool units_are_divided(const struct model *m) {
+    const struct model_options *const o = &m->options;
+    const bool copies = o->weight_dtype != DTYPE_F32 && !o->stochastic_rounding;
+    return units_are_gathered(m) || (units_stage(m) > 0 && o->full && copies);
 }
 
 struct unit *unit_at(const struct model *m, int64_t unit) {
@@ -51,10 +57,14 @@ struct unit *unit_at(const struct model *m, int64_t unit) {
 }
 
 int64_t units_held(const struct model *m, const struct storage *s) {
-    ASSERT(!storage_is_divided(m, s));
+    ASSERT(!units_are_divided(m) || s->unit == UNIT_VECTORS);
     if (!units_are_divided(m)) return s->flat_first;
     const struct unit *const vectors = unit_at(m, UNIT_VECTORS);
     return vectors->own_first + s->flat_first - vectors->first;
+}
+
+int64_t units_copied(const struct model *m, const struct storage *s) {
+    return units_are_gathered(m) ? units_held(m, s) : s->flat_first;
 }
 
 static int64_t round_up(int64_t n, int64_t to) {
@@ -64,7 +74,7 @@ static int64_t round_up(int64_t n, int64_t to) {
 static bool continues(const struct flat_part *a, const struct flat_part *b) {
     return a->decayed == b->decayed && a->narrow == b->narrow && a->first + a->count == b->first &&
            a->held + a->count == b->held && a->summed + a->count == b->summed &&
-           a->own + a->count == b->own;
+           a->copied + a->count == b->copied && a->own + a->count == b->own;
 }
 
 static void add_part(struct model *m, const struct flat_part *part) {
@@ -108,6 +118,7 @@ static void place_alone(struct model *m) {
         if (chosen.narrow) m->narrow_count = m->flat_count;
         add_part(m, &(struct flat_part){.first = first,
                                         .held = first,
+                                        .copied = first,
                                         .summed = first,
                                         .own = first,
                                         .count = m->flat_count - first,
@@ -125,12 +136,14 @@ static void add_own(struct model *m, int64_t unit, int64_t first, int64_t end,
     const int64_t begins = first > u->own.first ? first : u->own.first;
     const int64_t ends = end < own_end ? end : own_end;
     const int64_t own = u->own_first + begins - u->own.first;
-    const bool divided = units_are_divided(m);
-    add_part(m, &(struct flat_part){.first = u->first + begins,
-                                    .held = !divided               ? u->first + begins
-                                            : unit == UNIT_VECTORS ? u->own_first + begins
-                                                                   : own,
-                                    .summed = units_stage(m) >= 2 ? own : u->first + begins,
+    const int64_t whole = u->first + begins;
+    const int64_t held = !units_are_divided(m)  ? whole
+                         : unit == UNIT_VECTORS ? u->own_first + begins
+                                                : own;
+    add_part(m, &(struct flat_part){.first = whole,
+                                    .held = held,
+                                    .copied = units_are_gathered(m) ? held : whole,
+                                    .summed = units_stage(m) >= 2 ? own : whole,
                                     .own = own,
                                     .count = ends - begins,
                                     .decayed = of->decayed,
@@ -162,12 +175,31 @@ static void place_unit(struct model *m, int64_t unit) {
     m->held_count = units_are_divided(m) ? u->own_first : m->flat_count;
 }
 
+bool units_overlap(const struct model *m) {
+    const enum overlap overlap = m->options.overlap;
+    int64_t trained = 0;
+    for (size_t i = 0; i < m->storage_count; i++) {
+        const struct storage *const s = &m->storages[i];
+        if (s->trainable) trained += s->rows * s->cols;
+    }
+    return units_stage(m) < 2 && (overlap == OVERLAP_ALWAYS ||
+                                  (overlap == OVERLAP_AUTO && trained >= OVERLAP_ELEMENTS_MIN));
+}
+
+/* Where nothing is done unit by unit, all is one: an update is a few calls and exchanges then. */
+static bool is_one_unit(const struct model *m) {
+    return units_stage(m) < 2 && !units_are_divided(m) && !units_overlap(m) &&
+           m->options.reduce_dtype == DTYPE_F32;
+}
+
 /* A layer's matrices are its unit. So are biases without an f32 master, since what is f32 comes
  * last. */
 static void choose_units(struct model *m) {
+    const bool one = is_one_unit(m);
     for (size_t i = 0; i < m->storage_count; i++) {
         struct storage *const s = &m->storages[i];
-        if (storage_is_vector(s) && !storage_is_narrow(m, s)) s->unit = UNIT_VECTORS;
+        const bool joins = storage_is_vector(s) || (one && s->trainable);
+        if (joins && !storage_is_narrow(m, s)) s->unit = UNIT_VECTORS;
     }
 }
 

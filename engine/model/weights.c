@@ -129,16 +129,16 @@ static enum status item_of(const struct model *m, const struct param *p, const s
     return STATUS_OK;
 }
 
-/* The unit that a parameter is gathered with, or UNIT_NONE: its bytes are always there. */
-static int64_t gathered_with(const struct model *m, const struct param *p) {
+/* The unit that a parameter is filled with, or UNIT_NONE: its bytes are always there. */
+static int64_t filled_with(const struct model *m, const struct param *p) {
     const struct storage *const s = &m->storages[p->storage];
-    return storage_is_sharded(m, s) ? s->unit : UNIT_NONE;
+    return storage_is_sharded(m, s) || storage_is_divided(m, s) ? s->unit : UNIT_NONE;
 }
 
 static bool has_params_of(const struct model *m, const struct param *params, size_t count,
                           int64_t unit) {
     for (size_t i = 0; i < count; i++) {
-        if (gathered_with(m, &params[i]) == unit) return true;
+        if (filled_with(m, &params[i]) == unit) return true;
     }
     return false;
 }
@@ -149,7 +149,7 @@ static enum status load_unit(struct model *m, const struct param *params, size_t
     enum status status = STATUS_OK;
     size_t used = 0;
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        if (gathered_with(m, &params[i]) != unit) continue;
+        if (filled_with(m, &params[i]) != unit) continue;
         status = item_of(m, &params[i], set, &items[used], e);
         used += status == STATUS_OK;
     }

@@ -136,7 +136,7 @@ static struct tensor *view(struct tensor *owner, int64_t first, int64_t rows, in
     t->rows = rows;
     t->cols = cols;
     t->ld = ld;
-    t->data = (char *)owner->data + first * dtype_bytes(owner->dtype);
+    t->data = owner->data ? (char *)owner->data + first * dtype_bytes(owner->dtype) : NULL;
     t->owner = tensor_retain(owner);
     return t;
 }

@@ -40,11 +40,11 @@ static int64_t part(int64_t count, int64_t own, int64_t whole) {
 static void add_storage(struct holding *h, const struct session *s, const struct storage *from) {
     const struct model *const m = &s->model;
     const int64_t count = from->rows * from->cols;
-    const int64_t held =
-        storage_is_sharded(m, from) ? count / s->mesh.axis[AXIS_SHARD].world : count;
+    const int64_t piece = count / s->mesh.axis[AXIS_SHARD].world;
     h->parameters += count;
-    add(h, HOLDING_WEIGHTS, from->value, held);
-    if (from->master && from->master != from->value) add(h, HOLDING_MASTER, from->master, held);
+    add(h, HOLDING_WEIGHTS, from->value, storage_is_sharded(m, from) ? piece : count);
+    if (from->master && from->master != from->value)
+        add(h, HOLDING_MASTER, from->master, storage_is_divided(m, from) ? piece : count);
     if (!from->trainable) return;
     const int64_t own = part(count, m->own_count, m->flat_count);
     h->trained += count;

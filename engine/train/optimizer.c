@@ -158,7 +158,7 @@ static enum status update(const struct optimizer *o, const struct run_of_part *r
     const struct model *const m = o->model;
     const struct flat_part *const p = run->part;
     const struct tensor *const params = p->narrow ? m->flat_narrow : m->flat;
-    const int64_t held = p->held + run->skipped;
+    const int64_t held = p->held + run->skipped, copied = p->copied + run->skipped;
     const struct adamw_args args = {.count = run->count,
                                     .param_dtype = params->dtype,
                                     .state_dtype = DTYPE_F32,
@@ -166,7 +166,7 @@ static enum status update(const struct optimizer *o, const struct run_of_part *r
                                     .grad = at(m->gradients, p->summed + run->skipped),
                                     .m = run->exp_avg,
                                     .v = run->exp_avg_sq,
-                                    .copy = m->copies && !p->narrow ? at(m->copies, held) : NULL,
+                                    .copy = m->copies && !p->narrow ? at(m->copies, copied) : NULL,
                                     .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
                                     .grad_scale = number(o, NUMBER_COEFFICIENT),
                                     .lr = lr,

@@ -50,7 +50,7 @@ static struct tensor *masters_of(const struct model *m, const struct own_piece *
 static enum status visit_piece(void *context, const struct own_piece *piece, struct err *e) {
     const struct walk *const w = context;
     const struct model *const m = w->optimizer->model;
-    if (w->divided && !storage_is_sharded(m, &m->storages[piece->storage])) return STATUS_OK;
+    if (w->divided && !storage_is_divided(m, &m->storages[piece->storage])) return STATUS_OK;
     for (size_t i = 0; i < w->count; i++) {
         const struct param *const p = &w->params[i];
         if (p->storage != piece->storage || (w->writes && !w->writes[i])) continue;
@@ -73,7 +73,7 @@ static enum status visit_whole(const struct walk *w, struct err *e) {
     const struct model *const m = w->optimizer->model;
     for (size_t i = 0; i < w->count; i++) {
         const struct param *const p = &w->params[i];
-        if (storage_is_sharded(m, &m->storages[p->storage])) continue;
+        if (storage_is_divided(m, &m->storages[p->storage])) continue;
         struct tensor *const master = model_param_view(m, p, true);
         const int64_t count = tensor_count(master);
         const struct owned_run run = {p, 0, count, -1, tensor_view_flat(master, 0, 1, count)};

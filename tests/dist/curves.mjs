@@ -63,6 +63,9 @@ const METHODS = {
     // Two copies, each divided between two ranks.
     "hybrid, ZeRO-2, full": { ...FULL, parallel: { zero_stage: 2, ...HYBRID }, worlds: [4] },
     "hybrid, ZeRO-3": { parallel: { zero_stage: 3, ...HYBRID }, worlds: [4] },
+    // f32 masters are divided from ZeRO-1 on; sums in another order round otherwise, and then a word in 700 is another.
+    "ZeRO-1, full, bf16": { ...FULL, bf16: true, parallel: { zero_stage: 1 }, within: 5e-3 },
+    "ZeRO-3, full, bf16": { ...FULL, bf16: true, parallel: { zero_stage: 3 }, within: 5e-3 },
     // Weights stay from forward to backward.
     "ZeRO-3, kept": { parallel: { zero_stage: 3, reshard_after_forward: false }, data: { packing: false } },
     // Layers are summed as backward leaves them in the last micro-batch.
@@ -100,6 +103,8 @@ const evalOf = (folder) => eventsOf(folder, 0, "eval").map((e) => [e.loss, e.mea
 async function runWorld(method, world) {
     const folder = newRun(specOf(method, world));
     const end = await runRanks(folder, world);
+    const [error] = eventsOf(folder, 0, "error");
+    if (/bf16/.test(error?.message)) return skip(method, error.message);
     assert.equal(end.code, 0, end.stderr);
     return folder;
 }
@@ -119,7 +124,7 @@ async function runAlone(method) {
     if (!alone.has(key)) {
         await check(`${method}: one rank`, async () => {
             const folder = await runWorld(method, 1);
-            checkMemory(folder, 1);
+            if (folder) checkMemory(folder, 1);
             alone.set(key, folder);
         });
     }
@@ -128,6 +133,7 @@ async function runAlone(method) {
 
 async function checkMethod(method) {
     const one = await runAlone(method);
+    if (!one) return;
     const { parallel, worlds, within } = METHODS[method];
     for (const world of worlds ?? (parallel ? DIVIDED : WORLDS)) {
         await check(`${method}: ${world} ranks have the curve of one, and the planned memory`, async () => {

@@ -60,4 +60,19 @@ await check("eight ranks of a model by name: one plan a rank, and divided states
     assert.ok(Math.abs(saved / copies.categories_at_peak.optimizer - 7 / 8) < 0.01, String(saved));
 });
 
+await check("ZeRO-3 on cards that are not there: a rank of eight holds an eighth of the weights, LoRA and full", () => {
+    for (const finetuning_type of ["lora", "full"]) {
+        const of = (zero_stage) => {
+            const path = join(newFolder(), "spec.json");
+            const parallel = { ranks: 8, zero_stage };
+            const keys = { model: "Llama-3.1-8B", device: "cuda", bf16: true, finetuning_type, parallel };
+            writeFileSync(path, JSON.stringify({ ...keys, data: { max_length: 512 } }));
+            const plan = ask("plan", path, "--card", "h200").json;
+            return plan.phase_table.find((row) => row.phase === "export").categories.weights;
+        };
+        const share = of(3) / of(0);
+        assert.ok(share > 0.12 && share < 0.13, `${finetuning_type}: ${share}`);
+    }
+});
+
 finish();
