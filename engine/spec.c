@@ -69,6 +69,16 @@ static const struct spec_key KEYS[] = {
     KEY_BOOL("use_rslora", use_rslora, "false", "Scale by lora_alpha / sqrt(r) instead."),
     KEY_BOOL("use_dora", use_dora, "false",
              "Train the magnitude of each weight row beside its direction (DoRA)."),
+    KEY_BOOL("load_in_4bit", load_in_4bit, "false",
+             "Keep the frozen matrices of the layers in 4 bits (QLoRA). This changes what is "
+             "learned a little."),
+    KEY_TEXT("bnb_4bit_quant_type", SPEC_CHOICE, bnb_4bit_quant_type, "\"nf4\"", "nf4",
+             "Which 4 bits: NormalFloat with a scale for each 64 elements."),
+    KEY_BOOL("bnb_4bit_use_double_quant", bnb_4bit_use_double_quant, "false",
+             "Keep those scales in 8 bits: 4.13 bits a parameter instead of 4.5."),
+    KEY_TEXT("base_weight_dtype", SPEC_CHOICE, base_weight_dtype, "\"auto\"", "auto|float8_e4m3",
+             "How the frozen matrices of the layers are kept: as bf16 or fp16 say (auto), or in 8 "
+             "bits with a scale for each row."),
     KEY_TEXT("data.train_files", SPEC_STRINGS, data.train_files, "[]", NULL,
              "Files of training rows, one JSON object a line."),
     KEY_TEXT("data.eval_files", SPEC_STRINGS, data.eval_files, "[]", NULL,

@@ -53,6 +53,9 @@ struct spec {
     double lora_alpha, lora_dropout;
     struct spec_strings target_modules; /* module names, or the one entry "all-linear" */
     bool use_rslora, use_dora;
+    bool load_in_4bit, bnb_4bit_use_double_quant;
+    char *bnb_4bit_quant_type; /* nf4 */
+    char *base_weight_dtype;   /* auto | float8_e4m3 */
     struct {
         struct spec_strings train_files, eval_files;
         char *format; /* auto | messages | prompt_completion | text | alpaca | sharegpt |

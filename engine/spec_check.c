@@ -105,7 +105,23 @@ static enum status check_parallel(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+/* What is quantised is frozen. */
+static enum status check_quantised(const struct spec *s, struct err *e) {
+    const bool lora = strcmp(s->finetuning_type, "lora") == 0;
+    const bool fp8 = strcmp(s->base_weight_dtype, "auto") != 0;
+    CHECK(lora || !s->load_in_4bit, "load_in_4bit", "load_in_4bit needs finetuning_type lora");
+    CHECK(lora || !fp8, "base_weight_dtype",
+          "base_weight_dtype %s needs finetuning_type lora; for full fine-tuning it is auto",
+          s->base_weight_dtype);
+    CHECK(!fp8 || !s->load_in_4bit, "base_weight_dtype",
+          "base_weight_dtype %s and load_in_4bit exclude each other", s->base_weight_dtype);
+    CHECK(s->load_in_4bit || !s->bnb_4bit_use_double_quant, "bnb_4bit_use_double_quant",
+          "bnb_4bit_use_double_quant needs load_in_4bit");
+    return STATUS_OK;
+}
+
 static enum status check_adapter(const struct spec *s, struct err *e) {
+    TRY(check_quantised(s, e));
     if (strcmp(s->finetuning_type, "full") == 0) {
         CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
         CHECK(!s->adapter_name_or_path, "adapter_name_or_path",

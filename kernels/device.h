@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/quant.h"
 #include "kernels/work.h"
 
 enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_COUNT };
@@ -413,6 +414,17 @@ struct convert_items_args {
     int64_t largest, elements; /* of one item, of all together */
 };
 
+/* out[r,c] = value(code of [r,c]) * scale: a matrix out of its codes (quant.h), the scale that of the
+ * element's block or row. One part of a layout: blocks are counted from its first element. */
+struct dequantize_args {
+    int64_t rows, cols; /* cols a multiple of QUANT_GRANULE */
+    enum quant quant;
+    const void *codes;   /* two a byte, or one */
+    const void *scales;  /* f32; u8 where doubly quantised */
+    const float *nested; /* of doubly quantised scales, else NULL */
+    struct matrix out;   /* f32, bf16; f16 only on CUDA */
+};
+
 /* A piece of a matrix between host and device, either way. */
 struct transfer {
     void *device;
@@ -507,6 +519,7 @@ struct device_ops {
     enum status (*divide)(struct device *, const struct divide_args *, struct err *);
     enum status (*convert)(struct device *, const struct convert_args *, struct err *);
     enum status (*convert_items)(struct device *, const struct convert_items_args *, struct err *);
+    enum status (*dequantize)(struct device *, const struct dequantize_args *, struct err *);
 };
 
 /* What becomes of operations. Captured ones are written down for a graph; muted ones are checked
@@ -647,5 +660,6 @@ enum status device_row_norm(struct device *, const struct row_norm_args *, struc
 enum status device_divide(struct device *, const struct divide_args *, struct err *);
 enum status device_convert(struct device *, const struct convert_args *, struct err *);
 enum status device_convert_items(struct device *, const struct convert_items_args *, struct err *);
+enum status device_dequantize(struct device *, const struct dequantize_args *, struct err *);
 
 #endif

@@ -511,3 +511,29 @@ enum status device_convert_items(struct device *device, const struct convert_ite
     count(device, WORK_STREAM, n, n * (bytes_of(a->src_dtype) + bytes_of(a->dst_dtype)));
     return device->ops->convert_items(device, a, e);
 }
+
+/* What is read: codes, scales and nested ones. */
+static double quant_bytes(const struct dequantize_args *a) {
+    return (double)(quant_code_bytes(a->quant, a->rows * a->cols) +
+                    quant_scale_bytes(a->quant, a->rows, a->cols) +
+                    4 * quant_nested_count(a->quant, a->rows, a->cols));
+}
+
+enum status device_dequantize(struct device *device, const struct dequantize_args *a,
+                              struct err *e) {
+    POSITIVE(rows);
+    POSITIVE(cols);
+    GIVEN(codes);
+    GIVEN(scales);
+    GIVEN(out.data);
+    NEED(a->quant > QUANT_NONE && a->quant <= QUANT_FP8, "quant is none that is known");
+    NEED(a->cols % QUANT_GRANULE == 0, "cols is not a multiple of 16");
+    NEED((a->quant == QUANT_NF4_DOUBLE) == (a->nested != NULL),
+         "nested goes with doubly quantised scales");
+    NEED((uintptr_t)a->codes % 8 == 0, "codes must begin at a multiple of 8 bytes");
+    NEED(stores(device, a->out.dtype), "out has a type that the device does not take");
+    STEPS(out.ld, a->cols);
+    const double n = (double)a->rows * (double)a->cols;
+    count(device, WORK_STREAM, n, quant_bytes(a) + n * bytes_of(a->out.dtype));
+    return device->ops->dequantize(device, a, e);
+}

@@ -68,15 +68,24 @@ static enum status init_magnitude(const struct model *m, const struct linear *l,
     return status;
 }
 
+static enum status init_layer_magnitudes(const struct model *m, const struct linear *l,
+                                         struct err *e) {
+    struct tensor *scratch = NULL;
+    enum status status = linear_open_weight(l, &scratch, e);
+    for (int64_t a = 0; status == STATUS_OK && a < l->adapter_count; a++) {
+        status = init_magnitude(m, l, &l->adapters[a], e);
+    }
+    linear_close_weight(l, &scratch);
+    return status;
+}
+
 static enum status init_magnitudes(struct model *m, struct err *e) {
     for (int64_t i = 0; i < m->config.layers; i++) {
         const struct layer *const layer = &m->layers[i];
         TRY(shard_gather(m, i, UNIT_NONE, e));
         const struct linear *const all[] = {&layer->qkv, &layer->o, &layer->gate_up, &layer->down};
         for (size_t k = 0; k < COUNT_OF(all); k++) {
-            for (int64_t a = 0; a < all[k]->adapter_count; a++) {
-                TRY(init_magnitude(m, all[k], &all[k]->adapters[a], e));
-            }
+            TRY(init_layer_magnitudes(m, all[k], e));
         }
         shard_let_go(m, i);
     }

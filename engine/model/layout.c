@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "base/str.h"
+#include "engine/model/quantised.h"
 
 static int64_t add_storage(struct model *m, enum param_kind kind, int64_t rows, int64_t cols) {
     m->storages =
@@ -115,6 +116,7 @@ enum { TAIL_GRANULE = 8 };
 static void ride_in_tails(struct model *m, const struct linear_layout *l) {
     const struct model_options *const o = &m->options;
     if (!m->space->device->lora_tails || o->use_dora || o->lora_dropout > 0) return;
+    if (o->quant != QUANT_NONE) return; /* a weight that is made for each product has no tail */
     struct storage *const weight = &m->storages[l->weight], *const a = &m->storages[l->lora_a];
     weight->tail = (a->rows + TAIL_GRANULE - 1) / TAIL_GRANULE * TAIL_GRANULE;
     a->inside = l->weight;
@@ -328,7 +330,9 @@ static struct tensor *master_at(const struct model *m, int64_t storage) {
 static void connect_linear(const struct linear_layout *from, struct model *m, uint64_t stream,
                            struct linear *to) {
     const struct model_options *const o = &m->options;
+    const struct storage *const weight = &m->storages[from->weight];
     *to = (struct linear){.weight = at(m, from->weight),
+                          .codes = storage_is_quantised(weight) ? &weight->quantised : NULL,
                           .bias = at(m, from->bias),
                           .bias_master = master_at(m, from->bias),
                           .lora_a = at(m, from->lora_a),

@@ -5,7 +5,7 @@
  * side by side); the calling thread uploads pieces in order, because devices have one thread. The
  * ring is memory that the device reads by itself, and the last PENDING pieces are still on their
  * way when the next is read. What is small is done by the calling thread alone. */
-#include "engine/model/load.h"
+#include "engine/model/load_internal.h"
 
 #include <pthread.h>
 #include <unistd.h>
@@ -13,19 +13,12 @@
 #include "base/mem.h"
 #include "base/start_trace.h"
 
-enum { PIECE_ELEMENTS = 1 << 20, THREADS_MAX = 14, PENDING = 4 };
+enum { THREADS_MAX = 14, PENDING = 4 };
 /* One that is being filled and half a one that is filled for each thread, and those on their way:
  * pinning memory costs half a second a GiB. */
 enum { SLOTS_MAX = THREADS_MAX + THREADS_MAX / 2 + PENDING };
 /* Below this, starting threads takes longer than reading. */
 #define ALONE_ELEMENTS_MAX INT64_C(4194304)
-
-/* Elements [first, first + rows * cols) of an item's block; `row` is where they go, cols is a whole
- * row of a matrix with gaps, here or in the file, and a run of elements of one without. */
-struct piece {
-    const struct load_item *item;
-    int64_t first, row, rows, cols;
-};
 
 struct loader {
     struct device *device;
@@ -42,8 +35,21 @@ struct loader {
     pthread_cond_t changed;
 };
 
+static int64_t item_rows(const struct load_item *item) {
+    return item->layout ? item->layout->parts[item->part].rows : item->to->rows;
+}
+
+static int64_t item_cols(const struct load_item *item) {
+    return item->layout ? item->layout->cols : item->to->cols;
+}
+
+static int64_t item_elements(const struct load_item *item) {
+    return item_rows(item) * item_cols(item);
+}
+
 static bool has_gaps(const struct load_item *item) {
     const struct tensor *const t = item->to;
+    if (item->layout) return load_quant_by_rows(item);
     return t->rows > 1 && (t->ld != t->cols || (item->pitch > 0 && item->pitch != t->cols));
 }
 
@@ -52,29 +58,40 @@ static void add_piece(struct loader *l, const struct piece *piece) {
     l->pieces[l->count++] = *piece;
 }
 
+static void cut_runs(struct loader *l, const struct piece *like, int64_t elements) {
+    struct piece piece = *like;
+    piece.rows = 1;
+    for (; piece.first < elements; piece.first += PIECE_ELEMENTS) {
+        const int64_t left = elements - piece.first;
+        piece.cols = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS;
+        add_piece(l, &piece);
+    }
+}
+
+static void cut_rows(struct loader *l, const struct piece *like, int64_t rows, int64_t cols) {
+    ASSERT(cols <= PIECE_ELEMENTS);
+    struct piece piece = *like;
+    piece.cols = cols;
+    const int64_t block = PIECE_ELEMENTS / cols;
+    for (; piece.row < rows; piece.row += block) {
+        const int64_t left = rows - piece.row;
+        piece.first = piece.row * cols;
+        piece.rows = left < block ? left : block;
+        add_piece(l, &piece);
+    }
+}
+
 static void cut(struct loader *l, const struct load_item *item) {
-    const struct tensor *const t = item->to;
-    ASSERT(item->from->elements >= item->first + tensor_count(t));
-    if (!has_gaps(item)) {
-        for (int64_t first = 0; first < tensor_count(t); first += PIECE_ELEMENTS) {
-            const int64_t left = tensor_count(t) - first;
-            add_piece(l, &(struct piece){.item = item,
-                                         .first = first,
-                                         .rows = 1,
-                                         .cols = left < PIECE_ELEMENTS ? left : PIECE_ELEMENTS});
-        }
-        return;
+    const int64_t rows = item_rows(item), cols = item_cols(item);
+    ASSERT(item->from->elements >= item->first + rows * cols);
+    const struct piece like = {.item = item,
+                               .scales = item->layout ? load_quant_scales(item) : NULL};
+    if (has_gaps(item)) {
+        cut_rows(l, &like, rows, cols);
+    } else {
+        cut_runs(l, &like, rows * cols);
     }
-    ASSERT(t->cols <= PIECE_ELEMENTS);
-    const int64_t block = PIECE_ELEMENTS / t->cols;
-    for (int64_t row = 0; row < t->rows; row += block) {
-        const int64_t left = t->rows - row;
-        add_piece(l, &(struct piece){.item = item,
-                                     .first = row * t->cols,
-                                     .row = row,
-                                     .rows = left < block ? left : block,
-                                     .cols = t->cols});
-    }
+    l->pieces[l->count - 1].last = true;
 }
 
 /* Stored elements without gaps. */
@@ -90,6 +107,7 @@ static enum status read_run(const struct load_item *item, int64_t first, int64_t
 
 static enum status read_piece(const struct piece *p, void *out, struct err *e) {
     const struct load_item *const item = p->item;
+    if (item->layout) return load_quant_read(p, out, e);
     const bool strided = item->pitch > 0 && item->pitch != p->cols && has_gaps(item);
     const int64_t stored = st_dtype_bytes(item->from->dtype), own = dtype_bytes(item->to->dtype);
     const int64_t first = item->first + (strided ? p->row * item->pitch : p->first);
@@ -104,6 +122,7 @@ static enum status read_piece(const struct piece *p, void *out, struct err *e) {
 }
 
 static enum status upload_piece(const struct piece *p, void *host, struct err *e) {
+    if (p->item->layout) return load_quant_upload(p, host, e);
     const struct tensor *const t = p->item->to;
     const int64_t size = dtype_bytes(t->dtype);
     const bool gaps = has_gaps(p->item);
@@ -243,7 +262,7 @@ static enum status open_ring(struct loader *l, const struct load_item *items, si
                              int64_t elements, struct err *e) {
     int64_t size = 0;
     for (size_t i = 0; i < count; i++) {
-        const int64_t own = dtype_bytes(items[i].to->dtype);
+        const int64_t own = items[i].layout ? LOAD_QUANT_BYTES : dtype_bytes(items[i].to->dtype);
         if (own > size) size = own;
     }
     const int64_t slot = slot_bytes(elements, size);
@@ -264,7 +283,7 @@ enum status load_items(const struct load_item *items, size_t count, struct err *
     for (size_t i = 0; i < count; i++) {
         ASSERT(items[i].to->space->device == l->device);
         cut(l, &items[i]);
-        elements += tensor_count(items[i].to);
+        elements += item_elements(&items[i]);
     }
     const int threads = elements > ALONE_ELEMENTS_MAX ? thread_count() : 0;
     l->slot_count = slots_for(elements);
@@ -276,6 +295,9 @@ enum status load_items(const struct load_item *items, size_t count, struct err *
     struct err ignored = {0};
     const enum status waited = device_stage_wait(l->device, 0, status == STATUS_OK ? e : &ignored);
     device_stage_free(l->device, l->ring);
+    for (size_t i = 0; i < l->count; i++) {
+        if (l->pieces[i].last) mem_free(l->pieces[i].scales);
+    }
     mem_free(l->pieces);
     mem_free(l);
     return status == STATUS_OK ? waited : status;

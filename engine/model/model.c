@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "engine/model/layout.h"
+#include "engine/model/quantised.h"
 #include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
 #include "engine/model/units.h"
@@ -116,6 +117,8 @@ static enum status allocate_value(struct model *m, struct storage *s, struct err
         s->value = storage_is_sharded(m, &m->storages[s->inside])
                        ? hollow_block(m, s, whole->ld)
                        : tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
+    } else if (storage_is_quantised(s)) {
+        return quantised_allocate(m, s, e);
     } else if (s->tail > 0) {
         return allocate_augmented(m, s, e);
     } else if (s->trainable && s->master->dtype == dtype) {
@@ -220,6 +223,7 @@ enum status model_build(struct model *m, const struct model_config *config,
     struct layout layout = {0};
     enum status status = declare_whole(m, e);
     if (status == STATUS_OK) status = layout_declare(&layout, m, e);
+    if (status == STATUS_OK) status = quantised_declare(m, e);
     if (status == STATUS_OK) {
         units_place(m);
         status = allocate_flat(m, e);
@@ -252,6 +256,7 @@ void model_release(struct model *m) {
         tensor_release(m->storages[i].master);
         tensor_release(m->storages[i].value);
         tensor_release(m->storages[i].augmented);
+        tensor_release(m->storages[i].quantised.bytes);
     }
     tensor_release(m->tail_items);
     tensor_release(m->inv_freq[0]);

@@ -35,7 +35,8 @@ struct storage {
     struct tensor *augmented;
     int64_t inside, inside_row, inside_col; /* storage of the weight, or -1; where in it */
     float scale;                            /* value = scale * master */
-    struct tensor *value;                   /* what the forward pass reads */
+    struct quantised quantised; /* what value is made of for a product, and has no bytes between */
+    struct tensor *value;       /* what the forward pass reads */
     struct tensor *master; /* what is trained, or a bias in full precision; may be value itself */
 };
 
@@ -65,11 +66,12 @@ struct model_options {
     int64_t target_count;
     bool use_rslora, use_dora;
     bool decay_norms_and_biases;
-    enum dtype weight_dtype;        /* of matrices. Norms and magnitudes are always f32, biases and
+    enum quant quant;         /* adapters only: how the matrices of layers are kept (quantised.h) */
+    enum dtype weight_dtype;  /* of matrices. Norms and magnitudes are always f32, biases and
                                 adapters of the activations' dtype */
-    bool stochastic_rounding;       /* full, CUDA: no f32 masters of what is narrower */
-    int64_t length_max;             /* longest sequence of the run */
-    struct mesh *mesh;              /* borrowed; NULL: this rank is alone */
+    bool stochastic_rounding; /* full, CUDA: no f32 masters of what is narrower */
+    int64_t length_max;       /* longest sequence of the run */
+    struct mesh *mesh;        /* borrowed; NULL: this rank is alone */
     int64_t first_layer, end_layer; /* of this pipeline stage, the end excluded; both 0: all. The
                                        first stage has the embedding too, the last one final norm
                                        and head; layers keep their numbers */

@@ -6,6 +6,7 @@
 #include "engine/model/shard_weights.h"
 
 #include "base/mem.h"
+#include "engine/model/quantised.h"
 #include "engine/model/units.h"
 
 struct weight_unit {
@@ -50,8 +51,15 @@ int64_t tail_pitch(const struct storage *s) {
     return round_up(s->cols + s->tail, TAIL_PITCH);
 }
 
+/* What travels: codes and scales as words, or numbers. */
+static struct tensor *stored_in(const struct storage *s, bool masters) {
+    if (storage_is_quantised(s)) return s->quantised.bytes;
+    return masters ? s->master : s->value;
+}
+
 /* With tails the whole matrix travels, room for adapters included. */
 static int64_t elements_of(const struct storage *s) {
+    if (storage_is_quantised(s)) return round_up(s->quantised.layout.bytes / 4, FLAT_PITCH);
     if (s->tail > 0) return (s->rows + s->tail) * tail_pitch(s);
     return round_up(s->rows * s->cols, FLAT_PITCH);
 }
@@ -63,14 +71,16 @@ static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
         u->elements = unit == UNIT_VECTORS ? 0 : unit_at(m, unit)->count;
         return STATUS_OK;
     }
+    enum dtype dtype = m->options.weight_dtype;
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (s->unit == unit && storage_is_sharded(m, s)) u->elements += elements_of(s);
+        if (s->unit != unit || !storage_is_sharded(m, s)) continue;
+        u->elements += elements_of(s);
+        if (storage_is_quantised(s)) dtype = DTYPE_I32; /* all of a layer are, or none */
     }
     u->elements = round_up(u->elements, world * COMM_PITCH);
     if (u->elements == 0) return STATUS_OK;
-    return tensor_new(m->space, m->options.weight_dtype, 1, u->elements / world, CATEGORY_WEIGHTS,
-                      &u->piece, e);
+    return tensor_new(m->space, dtype, 1, u->elements / world, CATEGORY_WEIGHTS, &u->piece, e);
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
@@ -117,9 +127,9 @@ static void place(struct model *m, int64_t unit, const struct tensor *whole, boo
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
         const bool chosen = masters ? storage_is_divided(m, s) : storage_is_sharded(m, s);
-        if (s->unit != unit || !chosen || !s->value) continue;
+        struct tensor *const t = stored_in(s, masters);
+        if (s->unit != unit || !chosen || !s->value || !t) continue;
         if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
-        struct tensor *const t = masters ? s->master : s->value;
         t->data = element(whole ? whole->data : NULL, t->dtype, first);
         if (s->tail > 0) place_tails(m, s, t->data);
         first += elements_of(s);

@@ -9,6 +9,7 @@
 
 #include "base/mem.h"
 #include "engine/model/load.h"
+#include "engine/model/quantised.h"
 #include "engine/model/shard_weights.h"
 
 enum { STAGING_ELEMENTS = 1 << 20 };
@@ -123,7 +124,8 @@ static enum status item_of(const struct model *m, const struct param *p, const s
     FAIL_IF(!item->from, STATUS_INVALID, "%s: the tensor %s is missing",
             set->map_count ? set->paths[0] : "weights", p->name);
     TRY(check_shape(item->from, p, e));
-    item->to = model_param_view(m, p, true);
+    quantised_target(m, p, item);
+    if (!item->layout) item->to = model_param_view(m, p, true);
     item->first = p->from_row * p->whole_cols + p->from_col;
     item->pitch = p->rank == 1 ? 0 : p->whole_cols;
     return STATUS_OK;
@@ -186,7 +188,8 @@ int64_t weights_staging_bytes(const struct model *m) {
     int64_t elements = 0, widest = 0;
     for (size_t i = 0; i < m->param_count; i++) {
         struct tensor *const view = model_param_view(m, &m->params[i], true);
-        const int64_t own = dtype_bytes(view->dtype);
+        const bool codes = storage_is_quantised(&m->storages[m->params[i].storage]);
+        const int64_t own = codes ? LOAD_QUANT_BYTES : dtype_bytes(view->dtype);
         elements += tensor_count(view);
         if (own > widest) widest = own;
         tensor_release(view);
@@ -299,6 +302,22 @@ static enum status scale_rows_to(struct tensor *merged, const struct lora *a, st
     return status;
 }
 
+/* *out = the parameter in f32, of what is quantised the values that the run has seen. */
+static enum status wide_base(const struct model *m, const struct param *p, const struct linear *l,
+                             struct tensor **out, struct err *e) {
+    const int64_t cols = m->storages[p->storage].cols;
+    struct tensor *scratch = NULL;
+    TRY(tensor_new(m->space, DTYPE_F32, p->rows, cols, CATEGORY_STAGING, out, e));
+    enum status status = linear_open_weight(l, &scratch, e);
+    if (status == STATUS_OK) {
+        struct tensor *base = model_param_view(m, p, true);
+        status = tensor_convert(*out, base, 1, e);
+        tensor_release(base);
+    }
+    linear_close_weight(l, &scratch);
+    return status;
+}
+
 static enum status merged_source(const struct model *m, const struct param *p, struct tensor **out,
                                  struct err *e) {
     const struct storage *const s = &m->storages[p->storage];
@@ -307,9 +326,9 @@ static enum status merged_source(const struct model *m, const struct param *p, s
     for (int64_t i = 0; l && i < l->adapter_count; i++) {
         if (l->adapters[i].first_row == p->first_row) a = &l->adapters[i];
     }
-    if (!a) return plain_source(m, p, out, e);
-    TRY(tensor_new(m->space, DTYPE_F32, p->rows, s->cols, CATEGORY_STAGING, out, e));
-    struct tensor *base = model_param_view(m, p, true);
+    if (!a && !storage_is_quantised(s)) return plain_source(m, p, out, e);
+    TRY(wide_base(m, p, l, out, e));
+    if (!a) return STATUS_OK;
     const struct gemm_args delta = {.m = p->rows,
                                     .n = s->cols,
                                     .k = a->rank,
@@ -318,11 +337,8 @@ static enum status merged_source(const struct model *m, const struct param *p, s
                                     .a = tensor_matrix(a->b_master),
                                     .b = tensor_matrix_at(l->lora_a_master, a->rank_first, 0),
                                     .c = tensor_matrix(*out)};
-    enum status status = tensor_convert(*out, base, 1, e);
-    if (status == STATUS_OK) status = device_gemm(m->space->device, &delta, e);
-    if (status == STATUS_OK && a->magnitude) status = scale_rows_to(*out, a, e);
-    tensor_release(base);
-    return status;
+    TRY(device_gemm(m->space->device, &delta, e));
+    return a->magnitude ? scale_rows_to(*out, a, e) : STATUS_OK;
 }
 
 enum status weights_save_merged(const struct model *m, enum st_dtype dtype, const char *path,

@@ -42,7 +42,8 @@ enum status weights_save(const struct model *m, const struct param *params, size
                          enum st_dtype dtype, const char *path, struct err *e);
 
 /* Writes the base model with the adapters merged in: W + scaling*B*A, for DoRA m/|W+scaling*B*A|
- * times that; computed in f32 on the device, rounded once. */
+ * times that; computed in f32 on the device, rounded once. Of a quantised base W is what its codes
+ * say, which is what the adapters were trained with. */
 enum status weights_save_merged(const struct model *m, enum st_dtype dtype, const char *path,
                                 struct err *e);
 

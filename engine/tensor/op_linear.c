@@ -257,11 +257,10 @@ done:
     return status;
 }
 
-enum status linear_back_input(const struct linear_back *b, const struct tensor *dx, bool accumulate,
-                              struct err *e) {
+static enum status plain_input(const struct linear_back *b, const struct tensor *dx,
+                               bool accumulate, struct err *e) {
     const struct linear *const l = b->extra->linear;
     const struct node *const node = b->node;
-    if (l->augmented) return tail_input(b, dx, accumulate, e);
     const bool apart = node->saved[SAVED_PLAIN] && node->saved[SAVED_KEYS];
     TRY(linear_product_back(l, apart ? node->gradient : dz_of(b), 1, accumulate ? 1 : 0, dx, e));
     if (!l->lora_a) return STATUS_OK;
@@ -275,6 +274,17 @@ enum status linear_back_input(const struct linear_back *b, const struct tensor *
                                    .b = tensor_matrix(l->lora_a),
                                    .c = tensor_matrix(dx)};
     return gemm(dx, &args, e);
+}
+
+enum status linear_back_input(const struct linear_back *b, const struct tensor *dx, bool accumulate,
+                              struct err *e) {
+    const struct linear *const l = b->extra->linear;
+    struct tensor *scratch = NULL;
+    enum status status = linear_open_weight(l, &scratch, e);
+    if (status == STATUS_OK)
+        status = (l->augmented ? tail_input : plain_input)(b, dx, accumulate, e);
+    linear_close_weight(l, &scratch);
+    return status;
 }
 
 static enum status linear_backward(struct tape *tape, struct node *node, struct err *e) {
@@ -363,8 +373,13 @@ enum status linear_forward(struct tape *tape, struct tensor *x, const struct lin
     }
     tensor_want_tail(*out, l->tail);
     if (unread) return STATUS_OK;
-    return l->augmented ? tail_forward(tape, l, x, *out, &parts[SAVED_XA], e)
-                        : plain_forward(tape, x, extra, parts, *out, e);
+    struct tensor *scratch = NULL;
+    enum status status = linear_open_weight(l, &scratch, e);
+    if (status == STATUS_OK)
+        status = l->augmented ? tail_forward(tape, l, x, *out, &parts[SAVED_XA], e)
+                              : plain_forward(tape, x, extra, parts, *out, e);
+    linear_close_weight(l, &scratch);
+    return status;
 }
 
 enum status linear_own_xa(struct tensor **parts, struct err *e) {

@@ -47,16 +47,24 @@ struct lora {
 };
 enum { LINEAR_ADAPTERS_MAX = 3 };
 
+/* A frozen matrix that is kept as codes of 4 or 8 bits (kernels/quant.h). */
+struct quantised {
+    struct quant_layout layout; /* quant is QUANT_NONE for a matrix of numbers */
+    struct tensor *bytes;       /* [1, layout.bytes/4] i32 */
+};
+
 /* y = x W^T + bias + sum over adapters of scaling * (dropout(x) A^T) B^T; with a magnitude m, on
  * its rows, y = m/|W + scaling*B*A| * (x W^T + scaling * x A^T B^T) + bias, the norm taken by rows
  * and as a constant in backward. Dropout under DoRA acts on what the magnitude scales, not on the
  * base (as in PEFT): with d = dropout(x), y = (x - d) W^T + bias + m/|..| * (d W^T + ..d..). */
 struct linear {
-    struct tensor *weight;        /* [N,K]; wants a gradient when it is trained */
-    struct tensor *bias;          /* [1,N] of the activations' dtype, or NULL */
-    struct tensor *bias_master;   /* the same in f32; may be the same tensor */
-    struct tensor *lora_a;        /* [sum of ranks, K], all adapters side by side, or NULL */
-    struct tensor *lora_a_master; /* the same in f32; for exporting */
+    struct tensor *weight;         /* [N,K]; wants a gradient when it is trained */
+    const struct quantised *codes; /* what weight is made of for each product, without bytes in
+                                      between; NULL: weight has its own */
+    struct tensor *bias;           /* [1,N] of the activations' dtype, or NULL */
+    struct tensor *bias_master;    /* the same in f32; may be the same tensor */
+    struct tensor *lora_a;         /* [sum of ranks, K], all adapters side by side, or NULL */
+    struct tensor *lora_a_master;  /* the same in f32; for exporting */
     struct lora adapters[LINEAR_ADAPTERS_MAX];
     int64_t adapter_count;
     float dropout;
@@ -73,6 +81,12 @@ struct random_keys {
     uint64_t seed, step;
     struct tensor *row_keys; /* [1,T] i64 */
 };
+
+/* Makes the weight out of its codes, in *scratch, until linear_close_weight; op_linear does it by
+ * itself. *scratch stays NULL where the weight has its own bytes. */
+enum status linear_open_weight(const struct linear *l, struct tensor **scratch, struct err *e);
+/* Nothing for a *scratch that is NULL. */
+void linear_close_weight(const struct linear *l, struct tensor **scratch);
 
 /* x [T,K] -> out [T,N]. `linear` must outlive the node. A tail of x is this layer's alone: its
  * backward may read from there. */

@@ -42,7 +42,13 @@ static void add_storage(struct holding *h, const struct session *s, const struct
     const int64_t count = from->rows * from->cols;
     const int64_t piece = count / s->mesh.axis[AXIS_SHARD].world;
     h->parameters += count;
-    add(h, HOLDING_WEIGHTS, from->value, storage_is_sharded(m, from) ? piece : count);
+    const struct quant_layout *const codes = &from->quantised.layout;
+    const int64_t held = storage_is_sharded(m, from) ? piece : count;
+    if (codes->quant != QUANT_NONE) {
+        h->bytes[HOLDING_WEIGHTS][DTYPE_COUNT + codes->quant] += codes->bytes * held / count;
+    } else {
+        add(h, HOLDING_WEIGHTS, from->value, held);
+    }
     if (from->master && from->master != from->value)
         add(h, HOLDING_MASTER, from->master, storage_is_divided(m, from) ? piece : count);
     if (!from->trainable) return;
@@ -74,18 +80,23 @@ void holdings_find(struct holdings *out, const struct session *s) {
     mem_free(groups);
 }
 
+static const char *type_name(int type) {
+    return type < DTYPE_COUNT ? dtype_name((enum dtype)type)
+                              : quant_name((enum quant)(type - DTYPE_COUNT));
+}
+
 static void add_part(cJSON *json, cJSON *bytes_json, const struct holding *h,
                      enum holding_part part) {
     struct str names = {0};
-    int64_t left[DTYPE_COUNT], all = 0;
+    int64_t left[HOLDING_TYPE_COUNT], all = 0;
     memcpy(left, h->bytes[part], sizeof left);
     for (;;) {
         int largest = 0;
-        for (int d = 1; d < DTYPE_COUNT; d++) {
+        for (int d = 1; d < HOLDING_TYPE_COUNT; d++) {
             if (left[d] > left[largest]) largest = d;
         }
         if (left[largest] == 0) break;
-        str_appendf(&names, "%s%s", names.len ? ", " : "", dtype_name((enum dtype)largest));
+        str_appendf(&names, "%s%s", names.len ? ", " : "", type_name(largest));
         all += left[largest];
         left[largest] = 0;
     }

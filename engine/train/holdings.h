@@ -28,9 +28,11 @@ enum holding_part {
     HOLDING_PART_COUNT
 };
 
+/* Types of bytes: every dtype, and behind them what is quantised, as DTYPE_COUNT + enum quant. */
+enum { HOLDING_TYPE_COUNT = DTYPE_COUNT + QUANT_FP8 + 1 };
 struct holding {
     int64_t parameters, trained;
-    int64_t bytes[HOLDING_PART_COUNT][DTYPE_COUNT];
+    int64_t bytes[HOLDING_PART_COUNT][HOLDING_TYPE_COUNT];
 };
 struct holdings {
     struct holding groups[HOLDING_GROUP_COUNT];
@@ -39,7 +41,7 @@ struct holdings {
 
 void holdings_find(struct holdings *out, const struct session *s);
 /* The array `groups` of the event; groups without parameters are left out. A dtype is "float32", or
- * "bfloat16, float32" where a group is mixed, the larger part first; null where there are no bytes.
+ * "bfloat16, float32" where a group is mixed, or "nf4", the larger part first; null where there are no bytes.
  * Caller frees with cJSON_Delete. */
 cJSON *holdings_to_json(const struct holdings *holdings);
 

@@ -50,6 +50,10 @@ static enum dtype reduce_dtype_of(const struct spec *spec) {
 static enum overlap overlap_of(const struct spec *spec) {
     if (strcmp(spec->parallel.overlap_reduce, "always") == 0) return OVERLAP_ALWAYS;
     return strcmp(spec->parallel.overlap_reduce, "never") == 0 ? OVERLAP_NEVER : OVERLAP_AUTO;
+static enum quant quant_of(const struct spec *spec) {
+    if (str_equal(spec->base_weight_dtype, "float8_e4m3")) return QUANT_FP8;
+    if (!spec->load_in_4bit) return QUANT_NONE;
+    return spec->bnb_4bit_use_double_quant ? QUANT_NF4_DOUBLE : QUANT_NF4;
 }
 
 struct mesh_shape session_shape(const struct spec *spec) {
@@ -82,6 +86,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                       .use_rslora = spec->use_rslora,
                                       .use_dora = spec->use_dora,
                                       .decay_norms_and_biases = spec->decay_norms_and_biases,
+                                      .quant = quant_of(spec),
                                       .weight_dtype = weight_dtype_of(o->device.precision),
                                       .stochastic_rounding = spec->stochastic_rounding,
                                       .reduce_dtype = reduce_dtype_of(spec),

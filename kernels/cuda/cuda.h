@@ -160,6 +160,8 @@ enum status cuda_convert_items(struct device *, const struct convert_items_args 
 enum status cuda_column_sum(struct device *, const struct column_sum_args *, struct err *);
 enum status cuda_column_scale(struct device *, const struct column_scale_args *, struct err *);
 enum status cuda_row_norm(struct device *, const struct row_norm_args *, struct err *);
+/* quant.cu */
+enum status cuda_dequantize(struct device *, const struct dequantize_args *, struct err *);
 
 #ifdef __cplusplus
 }

@@ -149,6 +149,7 @@ static const struct device_ops CUDA_OPS = {
     .divide = cuda_divide,
     .convert = cuda_convert,
     .convert_items = cuda_convert_items,
+    .dequantize = cuda_dequantize,
 };
 
 /* " (CUDA_VISIBLE_DEVICES is "1", which may hide others)", or nothing. Returns `buffer`. */

@@ -120,6 +120,7 @@ NULL_OPERATION(row_norm, row_norm_args)
 NULL_OPERATION(divide, divide_args)
 NULL_OPERATION(convert, convert_args)
 NULL_OPERATION(convert_items, convert_items_args)
+NULL_OPERATION(dequantize, dequantize_args)
 
 static enum status null_fill_zero(struct device *device, void *at, int64_t bytes, struct err *e) {
     return null_commit(device, at, bytes, e);
@@ -184,6 +185,7 @@ static const struct device_ops NULL_OPS = {
     .divide = null_divide,
     .convert = null_convert,
     .convert_items = null_convert_items,
+    .dequantize = null_dequantize,
 };
 
 const struct device_ops *null_device_table(void) {

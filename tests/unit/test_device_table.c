@@ -374,6 +374,17 @@ OPERATION(convert_items) {
     return device_convert_items(device, &args, e);
 }
 
+OPERATION(dequantize) {
+    const struct dequantize_args args = {.rows = ROWS,
+                                         .cols = COLS,
+                                         .quant = QUANT_NF4_DOUBLE,
+                                         .codes = r->slot[0],
+                                         .scales = r->slot[1],
+                                         .nested = r->slot[2],
+                                         .out = {r->slot[3], DTYPE_BF16, COLS}};
+    return device_dequantize(device, &args, e);
+}
+
 static const struct {
     const char *name;
     enum status (*run)(struct device *device, const struct room *room, struct err *e);
@@ -403,6 +414,7 @@ static const struct {
     {"divide", run_divide},
     {"convert", run_convert},
     {"convert_items", run_convert_items},
+    {"dequantize", run_dequantize},
 };
 
 static void test_device_table_is_covered_by_this_test(void **state) {

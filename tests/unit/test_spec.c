@@ -133,7 +133,9 @@ static void test_spec_everyKey_refusesWrongTypesAndBounds(void **state) {
         }
         if (key->type == SPEC_CHOICE) {
             assert_int_equal(parse_with(key, cJSON_CreateString("nonsense"), &e), STATUS_INVALID);
-            assert_int_equal(parse_with(key, cJSON_CreateString(key->choices), &e), STATUS_INVALID);
+            const bool several = strchr(key->choices, '|') != NULL; /* else it is a right value */
+            assert_int_equal(parse_with(key, cJSON_CreateString(key->choices), &e) == STATUS_OK,
+                             !several);
         }
     }
 }

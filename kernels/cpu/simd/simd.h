@@ -63,5 +63,6 @@ enum status SIMD(cpu_divide)(struct device *, const struct divide_args *, struct
 enum status SIMD(cpu_convert)(struct device *, const struct convert_args *, struct err *);
 enum status SIMD(cpu_convert_items)(struct device *, const struct convert_items_args *,
                                     struct err *);
+enum status SIMD(cpu_dequantize)(struct device *, const struct dequantize_args *, struct err *);
 
 #endif

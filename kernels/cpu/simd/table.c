@@ -61,4 +61,5 @@ const struct device_ops SIMD(cpu_ops) = {
     .divide = SIMD(cpu_divide),
     .convert = SIMD(cpu_convert),
     .convert_items = SIMD(cpu_convert_items),
+    .dequantize = SIMD(cpu_dequantize),
 };

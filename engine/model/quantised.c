@@ -1,0 +1,82 @@
+/* quantised.c - see quantised.h.
+ *
+ * Blocks are counted through a stored tensor, as bitsandbytes counts them. A rank that has only a
+ * part of one has the same blocks where its columns are whole ones; scales that are quantised
+ * themselves belong to all of a tensor, so those are not cut. */
+#include "engine/model/quantised.h"
+
+#include "engine/model/shard_weights.h"
+
+bool storage_is_quantised(const struct storage *s) {
+    return s->quantised.layout.quant != QUANT_NONE;
+}
+
+static bool is_whole(const struct param *p, int64_t cols) {
+    return p->rows == p->whole_rows && cols == p->whole_cols;
+}
+
+static enum status check_part(const struct model *m, const struct param *p, struct err *e) {
+    const int64_t cols = m->storages[p->storage].cols;
+    const enum quant quant = m->options.quant;
+    FAIL_IF(cols % QUANT_GRANULE != 0, STATUS_UNSUPPORTED,
+            "%s: %lld columns are not a multiple of %d: this matrix cannot be quantised", p->name,
+            (long long)cols, QUANT_GRANULE);
+    if (is_whole(p, cols) || quant == QUANT_FP8) return STATUS_OK;
+    FAIL_IF(
+        cols % QUANT_BLOCK != 0, STATUS_UNSUPPORTED,
+        "%s: a rank has %lld of its %lld columns, and blocks of %d columns of NF4 would be cut; "
+        "lower parallel.tensor_parallel_degree until that is a multiple of %d",
+        p->name, (long long)cols, (long long)p->whole_cols, QUANT_BLOCK, QUANT_BLOCK);
+    FAIL_IF(
+        quant == QUANT_NF4_DOUBLE, STATUS_UNSUPPORTED,
+        "bnb_4bit_use_double_quant does not go with parallel.tensor_parallel_degree: scales are "
+        "quantised over all of a tensor; set bnb_4bit_use_double_quant to false");
+    return STATUS_OK;
+}
+
+enum status quantised_declare(struct model *m, struct err *e) {
+    if (m->options.quant == QUANT_NONE) return STATUS_OK;
+    ASSERT(!m->options.full);
+    for (size_t i = 0; i < m->param_count; i++) {
+        const struct param *const p = &m->params[i];
+        struct storage *const s = &m->storages[p->storage];
+        if (s->kind != PARAM_WEIGHT) continue;
+        TRY(check_part(m, p, e));
+        struct quant_layout *const l = &s->quantised.layout;
+        ASSERT(l->part_count < QUANT_PARTS_MAX && l->rows == p->first_row);
+        l->quant = m->options.quant;
+        l->cols = s->cols;
+        l->parts[l->part_count++].rows = p->rows;
+        l->rows += p->rows;
+    }
+    for (size_t i = 0; i < m->storage_count; i++) {
+        struct storage *const s = &m->storages[i];
+        if (!storage_is_quantised(s)) continue;
+        quant_place(&s->quantised.layout);
+        ASSERT(s->quantised.layout.rows == s->rows);
+    }
+    return STATUS_OK;
+}
+
+enum status quantised_allocate(struct model *m, struct storage *s, struct err *e) {
+    s->value = tensor_hollow(m->space, m->options.weight_dtype, s->rows, s->cols);
+    const int64_t words = s->quantised.layout.bytes / 4;
+    if (!storage_is_sharded(m, s))
+        return tensor_new(m->space, DTYPE_I32, 1, words, CATEGORY_WEIGHTS, &s->quantised.bytes, e);
+    s->quantised.bytes = tensor_hollow(m->space, DTYPE_I32, 1, words);
+    return STATUS_OK;
+}
+
+void quantised_target(const struct model *m, const struct param *p, struct load_item *item) {
+    const struct storage *const s = &m->storages[p->storage];
+    item->layout = NULL;
+    if (!storage_is_quantised(s)) return;
+    const struct quant_layout *const l = &s->quantised.layout;
+    item->layout = l;
+    item->part = 0;
+    while (l->parts[item->part].first_row != p->first_row) {
+        item->part++;
+        ASSERT(item->part < l->part_count);
+    }
+    item->to = tensor_retain(s->quantised.bytes);
+}
