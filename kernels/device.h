@@ -414,8 +414,8 @@ struct convert_items_args {
     int64_t largest, elements; /* of one item, of all together */
 };
 
-/* out[r,c] = value(code of [r,c]) * scale: a matrix out of its codes (quant.h), the scale that of the
- * element's block or row. One part of a layout: blocks are counted from its first element. */
+/* out[r,c] = value(code of [r,c]) * scale: a matrix out of its codes (quant.h), the scale that of
+ * the element's block or row. One part of a layout: blocks are counted from its first element. */
 struct dequantize_args {
     int64_t rows, cols; /* cols a multiple of QUANT_GRANULE */
     enum quant quant;

@@ -1,5 +1,7 @@
 /* load_internal.h - what load.c and load_quant.c share: a piece of an item, the unit of reading.
- * Private to them. */
+ *
+ * load.c cuts items into pieces and moves them; what is quantised on the way is read and uploaded
+ * by load_quant.c, piece by piece. Private to the two. */
 #ifndef PLIMSOLL_ENGINE_MODEL_LOAD_INTERNAL_H
 #define PLIMSOLL_ENGINE_MODEL_LOAD_INTERNAL_H
 

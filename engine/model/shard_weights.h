@@ -4,8 +4,8 @@
  * frozen weights with adapters, and in full fine-tuning f32 masters and what forward reads of them.
  * A unit is gathered when the walk enters it, forward or backward, and let go of when the walk
  * leaves; the one that comes next is on its way meanwhile. So a rank holds its pieces and two
- * units. What is quantised travels and is kept as codes. All ranks walk through the same units in the same order. Vectors and adapters stay whole.
- */
+ * units. What is quantised is kept, and travels, as codes. All ranks walk through the same units in
+ * the same order. Vectors and adapters stay whole. */
 #ifndef PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 #define PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 

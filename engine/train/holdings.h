@@ -41,8 +41,8 @@ struct holdings {
 
 void holdings_find(struct holdings *out, const struct session *s);
 /* The array `groups` of the event; groups without parameters are left out. A dtype is "float32", or
- * "bfloat16, float32" where a group is mixed, or "nf4", the larger part first; null where there are no bytes.
- * Caller frees with cJSON_Delete. */
+ * "bfloat16, float32" where a group is mixed, the larger part first, or "nf4"; null where there are
+ * no bytes. Caller frees with cJSON_Delete. */
 cJSON *holdings_to_json(const struct holdings *holdings);
 
 #endif

@@ -1,6 +1,6 @@
-/* test_quant.c - goal: numbers become the codes that bitsandbytes makes of them, and codes become its
- * numbers; E4M3 is rounded to the nearest; a file's tensors arrive as codes whoever reads them, whole
- * or in part.
+/* test_quant.c - goal: numbers become the codes that bitsandbytes makes of them, and codes become
+ * its numbers; E4M3 is rounded to the nearest; a file's tensors arrive as codes whoever reads them,
+ * whole or in part.
  * rooms: engine_model
  *
  * Method: tests/unit/data/quant/nf4.safetensors is a matrix [96,128] with a block of zeros and an
