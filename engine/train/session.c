@@ -50,6 +50,8 @@ static enum dtype reduce_dtype_of(const struct spec *spec) {
 static enum overlap overlap_of(const struct spec *spec) {
     if (strcmp(spec->parallel.overlap_reduce, "always") == 0) return OVERLAP_ALWAYS;
     return strcmp(spec->parallel.overlap_reduce, "never") == 0 ? OVERLAP_NEVER : OVERLAP_AUTO;
+}
+
 static enum quant quant_of(const struct spec *spec) {
     if (str_equal(spec->base_weight_dtype, "float8_e4m3")) return QUANT_FP8;
     if (!spec->load_in_4bit) return QUANT_NONE;
