@@ -95,7 +95,7 @@ async function checkMethod(method) {
     }
 }
 
-async function checkOthers() {
+async function checkSchedules() {
     await check("1f1b needs less memory than gpipe", async () => {
         const [one, all] = ["1f1b", "gpipe"].map((pipeline_parallel_schedule) => ({
             ...LAYOUTS["2 stages"],
@@ -105,6 +105,9 @@ async function checkOthers() {
         const more = Math.max(...peaksOf(await runLayout("lora", all), 2));
         assert.ok(less < more, `${less} and ${more}`);
     });
+}
+
+async function checkFaults() {
     await check("a stage that is killed is named, and the pipeline goes on from its last checkpoint", async () => {
         const spec = { ...specOf("full", LAYOUTS["3 stages"]), save_steps: 2 };
         spec.parallel = { ...spec.parallel, silence_s: 3 };
@@ -123,7 +126,18 @@ async function checkOthers() {
         assert.ok(eventsOf(folder, 0, "start").at(-1).resumed_from_step >= 2);
         assertClose(curveOf(folder), curveOf(await runLayout("full", { ranks: 1 })), "continued");
     });
-    await check("a pipeline continues what one rank has saved, and the other way round; the result is whole", async () => {
+    await check("memory that is short in the middle of a step ends the gang, and it goes on", async () => {
+        const folder = newRun({ ...specOf("full", LAYOUTS["2 stages"]), save_steps: 1 });
+        const end = await runRanks(folder, 2, { PLIMSOLL_FAIL_ALLOCATION: "1000:1" });
+        assert.notEqual(end.code, 0);
+        assert.match(eventsOf(folder, 0, "error").at(-1).message, /^rank 1: memory was short in the middle of work/);
+        assert.equal((await runRanks(folder, 2)).code, 0);
+        assertClose(curveOf(folder), curveOf(await runLayout("full", { ranks: 1 })), "continued");
+    });
+}
+
+async function checkSaved() {
+    await check("a pipeline continues what one rank has saved, and another; the result is whole", async () => {
         const folder = newFolder();
         for (const [i, parallel] of [LAYOUTS["2 stages"], { ranks: 1 }, LAYOUTS["3 stages"]].entries()) {
             newRun({ ...specOf("full", parallel), max_steps: 2 * (i + 1), lr_scheduler_type: "constant" }, folder);
@@ -140,14 +154,9 @@ async function checkOthers() {
         };
         assert.deepEqual(names(folder).sort(), names(alone).sort());
     });
-    await check("memory that is short in the middle of a step ends the gang, and it goes on", async () => {
-        const folder = newRun({ ...specOf("full", LAYOUTS["2 stages"]), save_steps: 1 });
-        const end = await runRanks(folder, 2, { PLIMSOLL_FAIL_ALLOCATION: "1000:1" });
-        assert.notEqual(end.code, 0);
-        assert.match(eventsOf(folder, 0, "error").at(-1).message, /^rank 1: memory was short in the middle of work/);
-        assert.equal((await runRanks(folder, 2)).code, 0);
-        assertClose(curveOf(folder), curveOf(await runLayout("full", { ranks: 1 })), "continued");
-    });
+}
+
+async function checkRefusals() {
     await check("what does not go together is refused, with the nearest that does", () => {
         const refusal = (parallel) => {
             const folder = newRun({ ...specOf("lora", { ranks: 1 }), parallel });
@@ -163,7 +172,10 @@ async function checkOthers() {
 
 if (hasMpi) {
     for (const method of Object.keys(METHODS)) await checkMethod(method);
-    await checkOthers();
+    await checkSchedules();
+    await checkFaults();
+    await checkSaved();
+    await checkRefusals();
 } else {
     skip("pipelines", "this build has no plimsoll-mpi.so, or there is no mpirun");
     await check("one rank", () => runLayout("lora", { ranks: 1 }));
