@@ -63,10 +63,21 @@ static enum status take_remembered(struct run *r, int64_t capacity, bool *taken,
     return report_layout(r, &report, e);
 }
 
-static enum status refuse(const struct run *r, const struct remedy_list *list, int64_t capacity,
+/* What the neediest rank needs. */
+static enum status most_needed(struct run *r, int64_t *need, struct err *e) {
+    int64_t negative = -*need;
+    TRY(agree_least(r->comm, &negative, e));
+    *need = -negative;
+    return STATUS_OK;
+}
+
+static enum status refuse(struct run *r, const struct remedy_list *list, int64_t capacity,
                           struct err *e) {
     char needed[24], there[24], least[24];
-    const int64_t need = plan_need(&r->plan);
+    int64_t need = plan_need(&r->plan);
+    int64_t lowest = list->count ? plan_need(&list->items[list->count - 1].plan) : need;
+    TRY(most_needed(r, &need, e));
+    TRY(most_needed(r, &lowest, e));
     if (recover_is_off(r) && list->fits) {
         return err_set_param(
             e, STATUS_OOM, "memory.on_oom",
@@ -75,7 +86,6 @@ static enum status refuse(const struct run *r, const struct remedy_list *list, i
             str_bytes(need, needed), str_bytes(capacity, there),
             list->count ? remedy_name(list->items[list->count - 1].kind) : "none");
     }
-    const int64_t lowest = list->count ? plan_need(&list->items[list->count - 1].plan) : need;
     return err_set_param(
         e, STATUS_OOM, "memory.cap",
         "the run needs %s and there are %s; with every change that leaves the loss curve alone it "
@@ -236,7 +246,7 @@ int64_t recover_target(const struct run *r) {
     const struct agreement *const a = &r->recovery.last;
     const int64_t need = plan_need(&r->plan);
     /* What should have been enough was not: less than that is wanted. */
-    return a->can_back < need ? a->can_back : need - 1;
+    return a->can_back < a->need ? a->can_back : need - 1;
 }
 
 /* Nothing is left to change. Others may hold memory for a moment only: *there, it has come back. */

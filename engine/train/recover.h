@@ -77,9 +77,14 @@ enum status recover_beside(struct run *r, enum remedy_kind kind, int64_t tries, 
 
 /* Bytes that could be backed, the least of all ranks. */
 enum status recover_available(struct run *r, int64_t *bytes, struct err *e);
-/* Finds rungs from `from`, all ranks the same. Release the list. */
+/* Finds rungs from `from`, all ranks the same ones, each with its own plan of them; list->fits: on
+ * every rank. Release the list. */
 enum status recover_find(struct run *r, const struct layout *from, int64_t capacity,
                          struct remedy_list *list, struct err *e);
+/* The same for several ranks (recover_ranks.c). */
+enum status recover_find_together(struct run *r, const struct plan_request *request,
+                                  const struct layout *from, int64_t capacity,
+                                  struct remedy_list *list, struct err *e);
 /* Makes `to` the layout in use; its plan is made. Says nothing. */
 enum status recover_take(struct run *r, const struct layout *to, struct err *e);
 /* Takes the rungs of a list up to `last`, and tells each kind. */

@@ -21,7 +21,8 @@ enum status recover_find(struct run *r, const struct layout *from, int64_t capac
                                          .source = &source};
     list->excluded |= r->recovery.refused;
     TRY(run_host_room(r, &list->host_room, e));
-    return remedies_find(list, &request, from, capacity, e);
+    return r->comm->world == 1 ? remedies_find(list, &request, from, capacity, e)
+                               : recover_find_together(r, &request, from, capacity, list, e);
 }
 
 /* What the session holds all the time becomes another thing: it is made anew from the checkpoint of

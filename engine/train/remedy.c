@@ -286,9 +286,9 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
     snprintf(text, REMEDY_TEXT_MAX, format, a, b, b == 1 ? "" : "s");
 }
 
-static struct remedy *append(struct remedy_list *list) {
+void remedy_list_add(struct remedy_list *list, const struct remedy *rung) {
     list->items = mem_grow(list->items, (size_t)list->count, &list->capacity, sizeof *list->items);
-    return &list->items[list->count++];
+    list->items[list->count++] = *rung;
 }
 
 /* The layout before the rungs of this kind that the list ends with: what people compare with. */
@@ -316,7 +316,7 @@ static enum status climb_once(struct climb *c, struct remedy_list *list, struct 
         to->cost = list->now.flops > 0 ? to->plan.flops / list->now.flops : 1;
         remedy_sentence(to->kind, series_begin(c, list, to->kind), &to->layout,
                         c->request->config->layers, to->text);
-        *append(list) = *to;
+        remedy_list_add(list, to);
         *at = *to;
     }
     mem_free(to);

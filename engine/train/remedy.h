@@ -62,6 +62,7 @@ struct remedy_list {
 enum status remedies_find(struct remedy_list *list, const struct plan_request *request,
                           const struct layout *now, int64_t capacity, struct err *e);
 void remedy_list_release(struct remedy_list *list);
+void remedy_list_add(struct remedy_list *list, const struct remedy *rung);
 /* [{"remedy","peak","cost","text","fits","layout":{},"plan":{}}], one entry a kind in a row: its
  * last rung; "plan" as plan_to_json has it, without a capacity. Caller frees with cJSON_Delete. */
 cJSON *remedy_list_to_json(const struct remedy_list *list);
