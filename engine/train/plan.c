@@ -264,7 +264,9 @@ static enum status fill(struct plan *plan, struct session *s, const struct plan_
     TRY(run_steps(s, request, plan, e));
     arena_get_stats(s->arena, &plan->stats);
     plan->parameters = s->model.parameter_count;
-    plan->trainable_parameters = s->model.trainable_count;
+    plan->trainable_parameters = s->model.trainable_count + s->model.trainable_elsewhere;
+    plan->first_layer = s->model.options.first_layer;
+    plan->end_layer = s->model.options.end_layer;
     plan->staged_load = weights_staging_bytes(&s->model);
     plan->staged_train = s->space.host_bytes;
     return count_work(s, request, plan, e);

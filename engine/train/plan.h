@@ -29,9 +29,10 @@ const char *plan_part_name(enum plan_part part);
 struct plan {
     struct arena_stats stats; /* after the planned steps: peaks by category and phase */
     enum plan_part peak_part;
-    struct batch_shape peak_shape; /* of the micro-batch; zero while loading */
-    int64_t parameters, trainable_parameters;
-    double flops; /* of training, per token: to compare layouts by */
+    struct batch_shape peak_shape;            /* of the micro-batch; zero while loading */
+    int64_t parameters, trainable_parameters; /* of the whole model, all stages */
+    int64_t first_layer, end_layer;           /* that the rank has, the end excluded */
+    double flops;                             /* of training, per token: to compare layouts by */
     /* Host memory that the device copies from or to by itself, at most: while loading, and then. */
     int64_t staged_load, staged_train;
     /* Of one average micro-batch and of one update, and what a step is made of on average; zero

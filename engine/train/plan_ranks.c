@@ -155,13 +155,17 @@ static struct plan_class *find_class(struct plan_ranks *r, const struct plan_cla
     return NULL;
 }
 
+/* In a pipeline all ranks make samples together. */
+static bool speaks_alone(const struct plan_ranks *r) {
+    return r->subject.spec->sample_prompts.count > 0 && r->shape.degree[AXIS_PIPELINE] == 1;
+}
+
 static enum status place_rank(struct plan_ranks *r, int64_t rank, uint64_t held, struct err *e) {
     const struct mesh_place place = mesh_place_of(&r->shape, rank);
     const struct plan_class wanted = {.first = rank,
                                       .stage = place.at[AXIS_PIPELINE],
                                       .held = held,
-                                      .speaks =
-                                          rank == 0 && r->subject.spec->sample_prompts.count > 0};
+                                      .speaks = rank == 0 && speaks_alone(r)};
     struct plan_class *c = find_class(r, &wanted);
     if (!c) {
         r->classes =
@@ -274,6 +278,8 @@ cJSON *plan_classes_to_json(const struct plan_ranks *r) {
         mem_free(text);
         json_add_i64(item, "count", r->classes[i].count);
         json_add_i64(item, "stage", r->classes[i].stage);
+        json_add_i64(item, "first_layer", r->classes[i].plan.first_layer);
+        json_add_i64(item, "end_layer", r->classes[i].plan.end_layer);
         add_bytes(item, &r->classes[i].plan);
         cJSON_AddItemToArray(list, item);
     }
