@@ -4,9 +4,18 @@
 // By hand, with mpirun and no server. Ranks and steps are drawn from a seed; silence is shortened to keep
 // the test short (--full: the default of 8 s, every rank, more steps).
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { check, finish, newRun, skip } from "../engine/support.mjs";
-import { assertClose, curveOf, eventsOf, hasMpi, pidOf, runRanks, startRanks, stepDone } from "./support_ranks.mjs";
+import {
+    assertClose,
+    curveOf,
+    eventsOf,
+    hasMpi,
+    isAlive,
+    pidOf,
+    runRanks,
+    startRanks,
+    stepDone,
+} from "./support_ranks.mjs";
 
 const full = process.argv.includes("--full");
 const WORLD = 3;
@@ -26,15 +35,6 @@ console.log(`seed ${seed}`);
 const random = (below) => {
     seed = (seed * 1103515245 + 12345) % 2147483648;
     return Math.floor((seed / 2147483648) * below);
-};
-
-const isAlive = (pid) => {
-    try {
-        // A zombie has ended; nobody may be there to collect it.
-        return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
-    } catch {
-        return false;
-    }
 };
 
 // The others' last words.

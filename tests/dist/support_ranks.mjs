@@ -20,19 +20,40 @@ export const SETTINGS = {
     OMPI_MCA_hwloc_base_binding_policy: "none",
 };
 
-// The child is mpirun, or the engine itself in a world of one.
-export function startRanks(folder, world, environment = {}) {
-    const command = world > 1 ? ["mpirun", "-n", String(world), ENGINE] : [ENGINE];
-    const child = spawn(command[0], [...command.slice(1), "run", folder], {
-        stdio: ["ignore", "ignore", "pipe"],
-        env: { ...process.env, ...SETTINGS, ...environment },
-    });
+// Collects what a child says; `done` resolves when it has ended.
+export function watchChild(child) {
     child.text = "";
     child.stderr.on("data", (data) => (child.text += data));
     child.done = new Promise((resolve) => child.on("close", (code, signal) => resolve({ code, signal })));
     child.done.then(() => (child.over = true));
     return child;
 }
+
+// The child is mpirun, or the engine itself in a world of one.
+export function startRanks(folder, world, environment = {}) {
+    const command = world > 1 ? ["mpirun", "-n", String(world), ENGINE] : [ENGINE];
+    return watchChild(
+        spawn(command[0], [...command.slice(1), "run", folder], {
+            stdio: ["ignore", "ignore", "pipe"],
+            env: { ...process.env, ...SETTINGS, ...environment },
+        }),
+    );
+}
+
+// One rank by itself, as any launcher starts it.
+export function startNamed(folder, rank, world, environment = {}) {
+    const env = { ...process.env, ...SETTINGS, RANK: String(rank), WORLD_SIZE: String(world), ...environment };
+    return watchChild(spawn(ENGINE, ["run", folder], { stdio: ["ignore", "ignore", "pipe"], env }));
+}
+
+export const isAlive = (pid) => {
+    try {
+        // A zombie has ended; nobody may be there to collect it.
+        return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
+    } catch {
+        return false;
+    }
+};
 
 export async function runRanks(folder, world, environment = {}, limitMs = 120_000) {
     const child = startRanks(folder, world, environment);
