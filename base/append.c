@@ -112,6 +112,18 @@ enum status lock_file_open(int *fd, const char *path, struct err *e) {
     return status;
 }
 
+bool lock_file_is_held(const char *path) {
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return false;
+    int result;
+    do {
+        result = flock(fd, LOCK_SH | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    const bool held = result != 0 && errno == EWOULDBLOCK;
+    close(fd);
+    return held;
+}
+
 enum status lock_file_write(int fd, const char *path, const char *bytes, size_t count,
                             struct err *e) {
     ssize_t written;

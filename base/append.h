@@ -7,6 +7,7 @@
 #ifndef PLIMSOLL_BASE_APPEND_H
 #define PLIMSOLL_BASE_APPEND_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -28,6 +29,9 @@ enum status file_read_at(const char *path, int64_t offset, size_t bytes_max, str
 /* Opens (creates) the file and takes an exclusive lock that lives as long as *fd. STATUS_CONFLICT
  * if somebody else holds it. The caller closes *fd. */
 enum status lock_file_open(int *fd, const char *path, struct err *e);
+/* True while somebody holds it, on this machine or, where the file system is a network's, on
+ * another. Looking takes the lock for a moment: who wants it tries more than once. */
+bool lock_file_is_held(const char *path);
 /* Replaces the contents of a locked file, by one write. */
 enum status lock_file_write(int fd, const char *path, const char *bytes, size_t count,
                             struct err *e);

@@ -13,6 +13,7 @@
 #include "engine/model/weights.h"
 #include "engine/rundir.h"
 #include "engine/text/dataset.h"
+#include "engine/train/attend.h"
 #include "engine/train/data_ask.h"
 #include "engine/train/generate.h"
 #include "engine/train/inspect.h"
@@ -24,6 +25,9 @@ enum { CHECK_ERRORS_MAX = 50, DATA_ARGUMENTS_MAX = 60, PLAN_ARGUMENTS_MAX = 8 };
 
 static const char USAGE[] =
     "plimsoll-engine run DIR              train in a run directory that holds spec.json\n"
+    "plimsoll-engine attend DIR           wait for the ranks of a run that somebody else starts, "
+    "and\n"
+    "                                     until they have ended\n"
     "plimsoll-engine rehearse DIR         the same without computing: every allocation of the run, "
     "in\n"
     "                                     its order, on any machine\n"
@@ -126,6 +130,15 @@ static int run(const char *folder, bool rehearse) {
     return status == STATUS_INTERRUPTED ? RUN_EXIT_STOPPED : RUN_EXIT_FAILED;
 }
 
+static int attend(const char *folder) {
+    struct err e = {0};
+    const sigset_t set = stop_signals();
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    if (run_attend(folder, stop_requested, &e) == STATUS_OK) return RUN_EXIT_DONE;
+    fprintf(stderr, "plimsoll-engine: %s\n", e.text);
+    return e.status == STATUS_INTERRUPTED ? RUN_EXIT_STOPPED : RUN_EXIT_FAILED;
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -141,6 +154,7 @@ int main(int argc, char **argv) {
     };
     if (argc == 3 && strcmp(argv[1], "run") == 0) return run(argv[2], false);
     if (argc == 3 && strcmp(argv[1], "rehearse") == 0) return run(argv[2], true);
+    if (argc == 3 && strcmp(argv[1], "attend") == 0) return attend(argv[2]);
     for (size_t i = 0; argc > 1 && i < COUNT_OF(COMMANDS); i++) {
         const int arguments = argc - 2;
         if (strcmp(argv[1], COMMANDS[i].name) != 0) continue;

@@ -14,8 +14,9 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/socket.h"
 
-enum { PID_FILE_BYTES = 160, SMALL_FILE_MAX = 65536, PROC_FILE_MAX = 4096 };
+enum { PID_FILE_BYTES = 256, SMALL_FILE_MAX = 65536, PROC_FILE_MAX = 4096 };
 
 static const char CHECKPOINT_PREFIX[] = "step-";
 
@@ -128,9 +129,15 @@ static enum status write_identity(int fd, const char *path, struct err *e) {
     char state = 0;
     TRY(read_boot_id(self.boot_id, e));
     TRY(read_process(self.pid, &state, &self.start_time, e));
+    socket_host_name(self.host, sizeof self.host);
     struct str text = {0};
-    str_appendf(&text, "{\"pid\":%lld,\"start_time\":%lld,\"boot_id\":\"%s\"}", (long long)self.pid,
-                (long long)self.start_time, self.boot_id);
+    cJSON *const json = cJSON_CreateObject();
+    json_add_i64(json, "pid", self.pid);
+    json_add_i64(json, "start_time", self.start_time);
+    json_add_string(json, "boot_id", self.boot_id);
+    json_add_string(json, "host", self.host);
+    json_append(&text, json);
+    cJSON_Delete(json);
     ASSERT(text.len < PID_FILE_BYTES);
     while (text.len < PID_FILE_BYTES - 1) {
         str_append_char(&text, ' ');
@@ -148,8 +155,8 @@ enum status rundir_claim(const char *run, int64_t rank, int *lock_fd, struct err
     if (status == STATUS_CONFLICT) {
         struct rank_identity other = {0};
         const bool known = rundir_identity(run, rank, &other, NULL) == STATUS_OK;
-        err_prefix(e, "rank %lld of %s is running already (process %lld)", (long long)rank, run,
-                   known ? (long long)other.pid : -1LL);
+        err_prefix(e, "rank %lld of %s is running already (process %lld on %s)", (long long)rank,
+                   run, known ? (long long)other.pid : -1LL, other.host[0] ? other.host : "?");
     }
     if (status == STATUS_OK) status = write_identity(fd, path, e);
     if (status == STATUS_OK) {
@@ -163,16 +170,18 @@ enum status rundir_claim(const char *run, int64_t rank, int *lock_fd, struct err
 
 static enum status parse_identity(const cJSON *json, const char *path, struct rank_identity *out,
                                   struct err *e) {
-    const char *boot_id = "";
+    const char *boot_id = "", *host = "";
     int64_t pid = 0, start_time = 0;
     TRY(json_get_i64(json, "pid", &pid, e));
     TRY(json_get_i64(json, "start_time", &start_time, e));
     TRY(json_get_string(json, "boot_id", &boot_id, e));
+    TRY(json_get_string(json, "host", &host, e));
     const size_t len = strlen(boot_id);
     FAIL_IF(pid < 1 || len == 0 || len >= sizeof out->boot_id, STATUS_INVALID,
             "%s does not say which process the rank is", path);
     *out = (struct rank_identity){.pid = pid, .start_time = start_time};
     memcpy(out->boot_id, boot_id, len);
+    snprintf(out->host, sizeof out->host, "%s", host);
     return STATUS_OK;
 }
 
@@ -204,6 +213,13 @@ bool rank_is_alive(const struct rank_identity *identity) {
     if (read_process(identity->pid, &state, &start_time, NULL) != STATUS_OK) return false;
     /* A zombie has ended and only waits for its parent. */
     return start_time == identity->start_time && state != 'Z' && state != 'X';
+}
+
+bool rundir_rank_is_held(const char *run, int64_t rank) {
+    char *path = rundir_pid(run, rank);
+    const bool held = lock_file_is_held(path);
+    mem_free(path);
+    return held;
 }
 
 /* FNV-1a; 0 is kept for "no file". */

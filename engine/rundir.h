@@ -5,7 +5,8 @@
  *   ranks.json             while ranks of a run look for each other: where rank 0 is
  *   control.json           what the operator wants, polled each step: see struct run_control
  *   events.<rank>.jsonl    see events.h
- *   rank.<n>.pid           {"pid","start_time","boot_id"}; the rank holds an exclusive flock on it
+ *   rank.<n>.pid           {"pid","start_time","boot_id","host"}; the rank holds an exclusive flock
+ *                          on it
  *   rank.<n>.log           stderr of the rank
  *   memory/                timeline.<n>.json, snapshot.<n>.pickle, summary.<n>.txt: see watching.h
  *   checkpoints/step-N/    written under a temporary name, synced, manifest with hashes, renamed
@@ -53,6 +54,7 @@ struct rank_identity {
     int64_t pid;
     int64_t start_time; /* field 22 of /proc/<pid>/stat */
     char boot_id[40];
+    char host[64]; /* for people; "" in files of earlier versions */
 };
 /* Writes rank.<n>.pid for this process and locks it; *lock_fd stays open for the life of the rank.
  * STATUS_CONFLICT if another living rank holds it. */
@@ -62,6 +64,8 @@ enum status rundir_identity(const char *run, int64_t rank, struct rank_identity 
                             struct err *e);
 /* True if exactly that process still lives on this machine. */
 bool rank_is_alive(const struct rank_identity *identity);
+/* True while a process is this rank, on whatever machine: the lock tells. */
+bool rundir_rank_is_held(const char *run, int64_t rank);
 
 /* What control.json may say. "stop" and "cap" hold as long as they are there; the others are done
  * once, when the file is another one than before ("serial" makes it so).

@@ -245,9 +245,11 @@ static const struct spec_key KEYS[] = {
         "With parallel.zero_stage 0 and 1: sum a layer's gradients while backward computes the "
         "layers before it. auto: from 256 MiB of gradients on; below that one sum after "
         "backward takes less."),
-    KEY_TEXT("parallel.launcher", SPEC_CHOICE, parallel.launcher, "\"local\"", "local|mpi|slurm",
-             "What starts the ranks: this machine alone (local), mpirun on the hosts of "
-             "parallel.hostfile (mpi), or srun (slurm)."),
+    KEY_TEXT("parallel.launcher", SPEC_CHOICE, parallel.launcher, "\"local\"",
+             "local|mpi|slurm|external",
+             "What starts the ranks: the appliance on its own machine (local), mpirun on the hosts "
+             "of parallel.hostfile (mpi), a job of Slurm (slurm), or somebody else (external), for "
+             "whom the appliance waits. All machines must see the run directory."),
     KEY_TEXT("parallel.hostfile", SPEC_STRING, parallel.hostfile, "null", NULL,
              "With parallel.launcher mpi: mpirun's file of hosts. All of them must see the run "
              "directory under the same path."),

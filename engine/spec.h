@@ -99,7 +99,7 @@ struct spec {
         bool reshard_after_forward;
         char *reduce_dtype;   /* float32 | bfloat16 */
         char *overlap_reduce; /* auto | always | never */
-        char *launcher;       /* local | mpi | slurm */
+        char *launcher;       /* local | mpi | slurm | external */
         char *hostfile;
         int64_t gpus_per_node; /* ranks of one machine, for estimates and layouts */
         char *network;         /* between machines: auto | infiniband-400 | ... */

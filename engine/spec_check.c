@@ -83,6 +83,19 @@ static enum status check_auto(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+static enum status check_launcher(const struct spec *s, struct err *e) {
+    const bool mpi = strcmp(s->parallel.launcher, "mpi") == 0;
+    CHECK(mpi || !s->parallel.hostfile, "parallel.hostfile",
+          "parallel.hostfile is for parallel.launcher mpi, it is %s", s->parallel.launcher);
+    CHECK(!mpi || s->parallel.hostfile, "parallel.hostfile",
+          "parallel.launcher mpi needs parallel.hostfile, the path of a file with a host a line: "
+          "node1 slots=8");
+    CHECK(!mpi || s->parallel.hostfile[0] == '/', "parallel.hostfile",
+          "parallel.hostfile must be a whole path that begins with /, it is %.200s",
+          s->parallel.hostfile);
+    return STATUS_OK;
+}
+
 /* What the keys promise and this version does not have yet. */
 static enum status check_parallel(const struct spec *s, struct err *e) {
     if (strcmp(s->parallel.layout, "auto") == 0) TRY(check_auto(s, e));
@@ -100,9 +113,7 @@ static enum status check_parallel(const struct spec *s, struct err *e) {
           "stochastic_rounding does not go with parallel.pipeline_parallel_degree %lld in this "
           "version: turn it off, or set the degree to 1",
           (long long)s->parallel.pipeline_parallel_degree);
-    CHECK(strcmp(s->parallel.launcher, "local") == 0 && !s->parallel.hostfile, "parallel.launcher",
-          "parallel.launcher %s is not in this version", s->parallel.launcher);
-    return STATUS_OK;
+    return check_launcher(s, e);
 }
 
 /* What is quantised is frozen. */

@@ -103,7 +103,7 @@ static void tell_end(struct run *r, enum status status, const struct err *why) {
 static enum status execute(struct run *r, struct err *e) {
     const char *const folder = r->folder;
     enum status status = comm_place_read(&r->place, e);
-    if (status == STATUS_OK) status = rundir_claim(folder, r->place.rank, &r->lock_fd, e);
+    if (status == STATUS_OK) status = run_claim(r, e);
     if (status == STATUS_OK) status = event_log_open(&r->log, folder, r->place.rank, e);
     if (status == STATUS_OK) {
         r->parts = mem_new((size_t)r->place.world, sizeof *r->parts);

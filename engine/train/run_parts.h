@@ -68,6 +68,8 @@ enum status run_load_weights(struct run *r, struct err *e);
 enum status run_host_room(struct run *r, int64_t *bytes, struct err *e);
 /* STATUS_OOM if the plan wants more. */
 enum status run_check_host(struct run *r, struct err *e);
+/* Becomes the rank in the run directory; the one before may be about to end. */
+enum status run_claim(struct run *r, struct err *e);
 /* Joins the other ranks, of which there must be as many as the spec says. */
 enum status run_join(struct run *r, struct err *e);
 /* Continues from the newest checkpoint, if there is one. */

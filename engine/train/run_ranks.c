@@ -2,6 +2,9 @@
  * would do the same work, and saying it when one is lost.
  *
  * Rank 0 speaks for all where one is enough: it writes checkpoints, results and samples. */
+#include <poll.h>
+
+#include "base/file.h"
 #include "base/mem.h"
 #include "engine/io/folder.h"
 #include "engine/rundir.h"
@@ -11,6 +14,21 @@
 /* Reading a large data set for the first time takes hours; ranks wait for the one that does it as
  * long as it lives. */
 enum { READING_PATIENCE_MS = 24 * 3600 * 1000 };
+/* So long a rank of an earlier start may need to end on a machine far away; one process alone has
+ * only to let pass who looks at its lock. */
+enum { CLAIM_MANY_MS = 20000, CLAIM_ALONE_MS = 200, CLAIM_AGAIN_MS = 20 };
+
+enum status run_claim(struct run *r, struct err *e) {
+    const int64_t patience_ms = r->place.world > 1 ? CLAIM_MANY_MS : CLAIM_ALONE_MS;
+    const int64_t began = clock_steady_ns();
+    enum status status;
+    while ((status = rundir_claim(r->folder, r->place.rank, &r->lock_fd, e)) == STATUS_CONFLICT) {
+        if ((clock_steady_ns() - began) / 1000000 > patience_ms || r->stop()) break;
+        err_clear(e);
+        (void)poll(NULL, 0, CLAIM_AGAIN_MS);
+    }
+    return status;
+}
 
 static enum status check_world(const struct run *r, struct err *e) {
     const long long wanted = (long long)r->spec.parallel.ranks, there = (long long)r->place.world;

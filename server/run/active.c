@@ -23,12 +23,14 @@
 #include "server/run/follow.h"
 #include "server/run/launch.h"
 #include "server/run/outcome.h"
-#include "server/run/ranks.h"
 #include "server/run/results.h"
 
 /* After SIGTERM a rank writes a checkpoint, which for a large model takes a while; a cancel does
  * not need it. */
 enum { GRACE_CANCEL_MS = 10000, GRACE_PAUSE_MS = 300000, GRACE_SHUTDOWN_MS = 60000 };
+/* What leads the ranks must end soon after their last word: sbatch looks every ten seconds, and
+ * mpirun may wait for a machine that is not reached. */
+enum { GRACE_OUTCOME_MS = 5000 };
 enum { LOG_TAIL_BYTES = 1500, LOG_BYTES_MAX = 64 << 20, DISK_FULL_BYTES = 1 << 20 };
 
 static const char VALIDATING[] = "validating_files", RUNNING[] = "running";
@@ -43,7 +45,7 @@ bool active_is_going(const struct active *a) {
 
 static void close_readers(struct active *a) {
     event_reader_close(&a->reader);
-    for (int64_t rank = 1; a->others && rank < a->ranks; rank++) {
+    for (int64_t rank = 1; a->others && rank < a->led.ranks; rank++) {
         event_reader_close(&a->others[rank]);
     }
     mem_free(a->others);
@@ -53,8 +55,8 @@ static void close_readers(struct active *a) {
 /* Where an offset cannot be read an event may be taken twice, but none is lost. */
 static void open_readers(struct active *a) {
     event_reader_open(&a->reader, a->run, 0, a->job.event_offset);
-    if (a->ranks > 1) a->others = mem_new((size_t)a->ranks, sizeof *a->others);
-    for (int64_t rank = 1; rank < a->ranks; rank++) {
+    if (a->led.ranks > 1) a->others = mem_new((size_t)a->led.ranks, sizeof *a->others);
+    for (int64_t rank = 1; rank < a->led.ranks; rank++) {
         int64_t offset = 0;
         struct err ignored = {0};
         (void)store_rank_get(a->place->store, a->job.number, rank, &offset, &ignored);
@@ -69,7 +71,7 @@ struct active *active_new(const struct run_place *place, struct job_row *row) {
     a->id = mem_strdup(a->job.id);
     a->run = store_run_folder(place->store, a->id);
     a->terms = claim_terms_of(a->job.spec);
-    a->ranks = ranks_of_spec(a->job.spec);
+    a->led = ranks_terms_of(a->job.spec);
     a->watched_ns = clock_steady_ns();
     open_readers(a);
     if (a->job.rank_pid > 1) {
@@ -86,6 +88,7 @@ void active_free(struct active *a) {
     close_readers(a);
     job_row_release(&a->job);
     claim_release(&a->claim);
+    ranks_terms_release(&a->led);
     mem_free(a->run);
     mem_free(a->id);
     mem_free(a);
@@ -93,7 +96,7 @@ void active_free(struct active *a) {
 
 static void keep_identity(struct active *a) {
     a->has_process = true;
-    a->term_sent_ns = 0;
+    a->term_sent_ns = a->outcome_ns = 0;
     a->job.rank_pid = a->rank.pid;
     a->job.rank_start = a->rank.start_time;
     row_text(&a->job.rank_boot, a->rank.boot_id);
@@ -125,11 +128,16 @@ static enum status start_rank(struct active *a, const char *message, struct err 
     row_text(&a->job.memory, NULL);
     move_set_state(&a->job, RUNNING, "load");
     struct err error = {0};
-    const enum status status = launch_ranks(a->place->engine, a->run, a->ranks, &a->rank, &error);
+    const enum status status = launch_ranks(a->place->engine, a->run, &a->led, &a->rank, &error);
     if (status != STATUS_OK) return move_settle_failed(a->place, &a->job, &error, e);
     keep_identity(a);
     a->watched_ns = clock_steady_ns();
-    return say(a, "info", message, e);
+    struct str text = {0};
+    str_append(&text, message);
+    ranks_say_start(&a->led, a->run, &text);
+    const enum status said = say(a, "info", str_text(&text), e);
+    str_release(&text);
+    return said;
 }
 
 static enum status plan_ended(struct active *a, struct process_end end, struct err *e) {
@@ -137,8 +145,11 @@ static enum status plan_ended(struct active *a, struct process_end end, struct e
     if (move_is_wished(&a->job, "pause")) return settle(a, "paused", "Paused", e);
     struct err error = {0};
     char *plan = NULL;
-    if (launch_read_plan(a->run, end, &plan, &error) != STATUS_OK)
-        return move_settle_failed(a->place, &a->job, &error, e);
+    if (launch_read_plan(a->run, end, &plan, &error) != STATUS_OK) {
+        if (!launch_is_about_here(&a->led, &error))
+            return move_settle_failed(a->place, &a->job, &error, e);
+        return start_rank(a, "Fine-tuning job started; its ranks plan their memory themselves", e);
+    }
     mem_free(a->job.plan);
     a->job.plan = plan;
     struct str message = {0}, changes = {0};
@@ -195,10 +206,15 @@ static void reason_of(const struct active *a, const cJSON *event, struct process
 }
 
 /* A lost rank is named by those that are left; else only the way the process ended is known. */
-static void crash_of(const cJSON *event, struct process_end end, struct err *out) {
+static void crash_of(const struct active *a, const cJSON *event, struct process_end end,
+                     struct err *out) {
     char how[96];
     if (launch_read_error(event, out)) {
         out->text[0] = (char)toupper((unsigned char)out->text[0]);
+        return;
+    }
+    if (a->led.launcher == RANKS_EXTERNAL) {
+        err_set(out, STATUS_INTERNAL, "The ranks have ended without a word");
         return;
     }
     err_set(out, STATUS_INTERNAL, "The training process was %s", process_end_text(end, how));
@@ -211,7 +227,7 @@ static enum status restart(struct active *a, enum outcome outcome, const cJSON *
         message = str_format("The run was stopped from outside; continuing");
     } else {
         struct err how = {0};
-        crash_of(event, end, &how);
+        crash_of(a, event, end, &how);
         message =
             str_format("%s, at step %lld; continuing from the last checkpoint (attempt %lld "
                        "of %d)",
@@ -267,7 +283,7 @@ static enum status follow_all(struct active *a, struct err *e) {
         TRY(follow_batch(place->store, &a->reader, &a->job, &count, e));
         if (count) place->news(place->context);
     } while (count == FOLLOW_BATCH);
-    for (int64_t rank = 1; rank < a->ranks; rank++) {
+    for (int64_t rank = 1; rank < a->led.ranks; rank++) {
         do {
             TRY(follow_other(place->store, &a->others[rank], &a->job, rank, &count, e));
             if (count) place->news(place->context);
@@ -286,12 +302,25 @@ static enum status follow_living(struct active *a, struct err *e) {
 /* mpirun would end its ranks a second after SIGTERM, in the middle of a checkpoint: several ranks
  * are asked through the run directory alone. */
 static void signal_stop(const struct active *a) {
-    if (a->ranks == 1 || active_is_planning(a)) process_signal_group(&a->rank, SIGTERM);
+    if (!ranks_are_led(&a->led) || active_is_planning(a)) process_signal_group(&a->rank, SIGTERM);
 }
 
 static void kill_run(const struct active *a) {
     process_signal_group(&a->rank, SIGKILL);
-    if (a->ranks > 1) ranks_kill(a->run, a->ranks);
+    if (ranks_are_led(&a->led)) ranks_kill(a->run, &a->led);
+}
+
+/* Of a job that waits in Slurm's queue nobody hears that it shall stop. */
+static bool waits_for_slurm(const struct active *a) {
+    return a->led.launcher == RANKS_SLURM && !active_is_planning(a) &&
+           !ranks_any_there(a->run, &a->led);
+}
+
+static void end_after_outcome(struct active *a) {
+    const int64_t now = clock_steady_ns();
+    if (!a->job.outcome || !ranks_are_led(&a->led) || active_is_planning(a)) return;
+    if (!a->outcome_ns) a->outcome_ns = now;
+    if (now - a->outcome_ns > GRACE_OUTCOME_MS * (int64_t)1000000) kill_run(a);
 }
 
 /* Asks, waits, kills. The request is looked after: another wish that was written at the same moment
@@ -302,7 +331,7 @@ static enum status enforce_stop(struct active *a, int64_t grace_ms, struct err *
         a->term_sent_ns = now;
         TRY(rundir_request_stop(a->run, e));
         signal_stop(a);
-    } else if (now - a->term_sent_ns > grace_ms * 1000000) {
+    } else if (now - a->term_sent_ns > grace_ms * 1000000 || waits_for_slurm(a)) {
         kill_run(a);
     } else if (!rundir_stop_requested(a->run)) {
         TRY(rundir_request_stop(a->run, e));
@@ -333,7 +362,7 @@ static enum status planner_ended(struct active *a, struct active_orders orders, 
  * over. */
 static enum status process_ended(struct active *a, struct active_orders orders,
                                  struct process_end end, struct err *e) {
-    if (process_group_exists(&a->rank) || a->ranks > 1) kill_run(a);
+    if (process_group_exists(&a->rank) || ranks_are_led(&a->led)) kill_run(a);
     int64_t free_bytes = INT64_MAX;
     struct err ignored = {0};
     (void)file_free_space(a->run, &free_bytes, &ignored);
@@ -350,7 +379,11 @@ enum status active_advance(struct active *a, struct active_orders orders, struct
     if (a->has_process) {
         TRY(fulfil_wish(a, orders, e));
         const struct process_end end = process_poll(&a->rank);
-        if (end.state == PROCESS_RUNNING) return follow_living(a, e);
+        if (end.state == PROCESS_RUNNING) {
+            TRY(follow_living(a, e));
+            end_after_outcome(a);
+            return STATUS_OK;
+        }
         return process_ended(a, orders, end, e);
     }
     if (orders.stopping) return STATUS_OK;
@@ -379,9 +412,9 @@ enum status active_again(struct active *a, struct err *e) {
 /* Of ranks that a launcher started each has its own identity in the run directory. */
 int64_t active_held(const struct active *a) {
     if (!a->has_process) return 0;
-    if (a->ranks == 1 || active_is_planning(a)) return host_private_of(a->rank.pid);
+    if (!ranks_are_led(&a->led) || active_is_planning(a)) return host_private_of(a->rank.pid);
     int64_t sum = 0;
-    for (int64_t rank = 0; rank < a->ranks; rank++) {
+    for (int64_t rank = 0; rank < a->led.ranks; rank++) {
         struct rank_identity identity = {0};
         struct err ignored = {0};
         if (rundir_identity(a->run, rank, &identity, &ignored) == STATUS_OK &&

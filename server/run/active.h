@@ -10,6 +10,7 @@
 #include "server/run/claim.h"
 #include "server/run/moves.h"
 #include "server/run/process.h"
+#include "server/run/ranks.h"
 
 struct active {
     const struct run_place *place;
@@ -23,8 +24,9 @@ struct active {
     struct rank_identity rank; /* of the planner, the one rank, or the launcher of several */
     bool has_process;
     struct event_reader reader;
-    int64_t ranks;               /* of the job's spec */
-    struct event_reader *others; /* [ranks]; of those beyond 0; NULL: there are none */
+    struct ranks_terms led;      /* of the job's spec: who starts the ranks, and how many */
+    int64_t outcome_ns;          /* since when the ranks' last word is known; 0: it is not */
+    struct event_reader *others; /* [led.ranks]; of those beyond 0; NULL: there are none */
     int64_t term_sent_ns;        /* 0: not asked to stop */
     int64_t watched_ns;          /* since when run_ms has been counted */
     int64_t rest_until_ns;       /* after trouble with the store or the disk */

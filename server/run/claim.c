@@ -22,7 +22,8 @@ struct claim_terms claim_terms_of(const char *text) {
     cJSON *object = NULL;
     if (text && json_parse(text, strlen(text), "spec", &object, &ignored) == STATUS_OK &&
         spec_parse(&spec, object, &ignored) == STATUS_OK) {
-        terms.ranks = spec.parallel.ranks;
+        /* Ranks on other machines take nothing of this one. */
+        terms.ranks = strcmp(spec.parallel.launcher, "local") == 0 ? spec.parallel.ranks : 0;
         terms.cap = spec.memory.cap;
         snprintf(terms.device, sizeof terms.device, "%s", spec.device);
     }

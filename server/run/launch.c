@@ -12,7 +12,6 @@
 #include "base/mem.h"
 #include "server/run/follow.h"
 #include "server/run/outcome.h"
-#include "server/run/ranks.h"
 #include "server/run/results.h"
 
 enum { PLAN_BYTES_MAX = 4 << 20, LOG_TAIL_BYTES = 1000 };
@@ -147,15 +146,23 @@ done:
     return status;
 }
 
-enum status launch_ranks(const char *engine, const char *run, int64_t ranks,
+bool launch_is_about_here(const struct ranks_terms *terms, const struct err *error) {
+    return terms->launcher != RANKS_LOCAL &&
+           (error->status == STATUS_OOM || error->status == STATUS_DEVICE ||
+            error->status == STATUS_UNSUPPORTED);
+}
+
+enum status launch_ranks(const char *engine, const char *run, const struct ranks_terms *terms,
                          struct rank_identity *process, struct err *e) {
     struct ranks_command start = {0};
     char *log = rundir_log(run, 0);
     enum status status = STATUS_OK;
     GUARD(rundir_clear_control(run, e));
-    GUARD(ranks_command_make(&start, engine, run, ranks, e));
-    const struct process_command command = {
-        .argv = start.argv, .stderr_path = log, .environment = start.environment};
+    GUARD(ranks_command_make(&start, terms, engine, run, e));
+    const struct process_command command = {.argv = (const char *const *)start.argv,
+                                            .stdout_path = start.stdout_path,
+                                            .stderr_path = log,
+                                            .environment = (const char *const *)start.environment};
     GUARD(process_start(&command, process, e));
 done:
     ranks_command_release(&start);

@@ -84,13 +84,12 @@ export function removeHosts() {
 }
 
 // The words that run a command on a host, under its name and in its network; the process id stays that of the child.
-const on = (host) => {
-    const inside = `hostname ${host.name}; exec "$@"`;
-    return ["ip", "netns", "exec", host.space, "unshare", "--uts", "sh", "-c", inside, "on"];
-};
+// (`ip netns exec` would take the control groups away, which Slurm wants.)
+const enter = (host) => ["nsenter", `--net=/run/netns/${host.space}`, "unshare", "--uts"];
+export const wordsOn = (host) => [...enter(host), "sh", "-c", `hostname ${host.name}; exec "$@"`, "on"];
 
 export function startOn(host, command, environment = {}) {
-    const [program, ...words] = [...on(host), ...command];
+    const [program, ...words] = [...wordsOn(host), ...command];
     return watchChild(
         spawn(program, words, {
             stdio: ["ignore", "ignore", "pipe"],
@@ -120,7 +119,7 @@ export function mpiFiles(folder, hosts, where) {
     writeFileSync(
         agent,
         `#!/bin/sh\ncase $1 in ${cases.join(" ")} *) exit 9 ;; esac\nshift\n` +
-            `exec ip netns exec $space unshare --uts sh -c "hostname $name; $*"\n`,
+            `exec nsenter --net=/run/netns/$space unshare --uts sh -c "hostname $name; $*"\n`,
     );
     chmodSync(agent, 0o755);
     const network = { OMPI_MCA_btl_tcp_if_include: "eth0", OMPI_MCA_oob_tcp_if_include: "eth0" };
