@@ -141,9 +141,12 @@ struct step_time estimate_step(const struct plan *plan, const struct rates *rate
                                const struct links *links, const struct mesh_shape *shape) {
     struct step_time t = {.tokens = plan->tokens_per_step * (double)mesh_data_world(shape)};
     if (rates->counts[WORK_PRODUCT] == 0 || plan->micros_per_step <= 0) return t;
+    const double lasts = fmin(plan->micros_per_step, 1);
     const struct exchange_time micro = links_time(links, &plan->micro_traffic),
+                               last = links_time(links, &plan->last_traffic),
                                update = links_time(links, &plan->update_traffic);
-    add_part(&t, plan->micros_per_step, &plan->micro_work, &micro, rates);
+    add_part(&t, plan->micros_per_step - lasts, &plan->micro_work, &micro, rates);
+    add_part(&t, lasts, &plan->micro_work, &last, rates);
     /* A pipeline of p stages and m micro-batches is idle for p - 1 of m + p - 1 turns (Narayanan et
      * al. 2021, section 2.2), in either schedule. */
     t.waiting = (t.computing + t.exchange) * (double)(shape->degree[AXIS_PIPELINE] - 1) /

@@ -46,6 +46,7 @@ struct planned {
     struct batch *batch;
     const struct step_shapes *steps;
     int64_t step;
+    bool goes_on; /* more micro-batches of the step follow */
 };
 
 static const struct batch *planned_micro(void *context, int64_t micro) {
@@ -63,7 +64,7 @@ static enum status micros_of(struct session *s, const struct plan_request *r, st
         return pipeline_train(&s->model, &source, &options, &sums, e);
     }
     for (int64_t i = 0; i < micros; i++) {
-        options.last = i + 1 == micros;
+        options.last = i + 1 == micros && !p->goes_on;
         TRY(step_train(&s->model, planned_micro(p, i), &options, &sums, e));
     }
     return STATUS_OK;
@@ -130,7 +131,7 @@ static enum status train_steps(struct watch *w, const struct plan_request *reque
                                struct batch *batch, struct err *e) {
     const struct step_shapes *const steps = &request->train->in_steps;
     for (int64_t i = 0; i < step_shapes_count(steps); i++) {
-        struct planned planned = {batch, steps, i};
+        struct planned planned = {.batch = batch, .steps = steps, .step = i};
         for (int times = 0; times < 2; times++) {
             TRY(one_step(w->session, request, &planned, step_shapes_micros(steps, i), e));
         }
@@ -233,7 +234,7 @@ static enum status count_work(struct session *s, const struct plan_request *requ
     plan->tokens_per_step = request->train->sums.tokens / (double)request->train->steps;
     const struct batch_shape mean = shapes_mean(request->train);
     struct batch batch = {0};
-    struct planned same = {.batch = &batch};
+    struct planned same = {.batch = &batch, .goes_on = true};
     struct optimizer_report report;
     enum status status = STATUS_OK;
     struct device_work *const work = &s->device->work;
@@ -244,11 +245,15 @@ static enum status count_work(struct session *s, const struct plan_request *requ
     GUARD(micros_of(s, request, &same, 1, e));
     plan->micro_work = work_since(s->device, &before);
     plan->micro_traffic = traffic_since(s->comm, &said);
+    said = traffic_since(s->comm, &nothing);
+    same.goes_on = false;
+    GUARD(micros_of(s, request, &same, 1, e));
+    plan->last_traffic = traffic_since(s->comm, &said);
     before = *work;
     said = traffic_since(s->comm, &nothing);
-    GUARD(optimizer_zero_grad(&s->optimizer, e));
     GUARD(optimizer_sum_gradients(&s->optimizer, e));
     GUARD(optimizer_step(&s->optimizer, request->spec->learning_rate, &report, e));
+    GUARD(optimizer_zero_grad(&s->optimizer, e));
     plan->update_work = work_since(s->device, &before);
     plan->update_traffic = traffic_since(s->comm, &said);
 done:

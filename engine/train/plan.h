@@ -38,8 +38,9 @@ struct plan {
     /* Of one average micro-batch and of one update, and what a step is made of on average; zero
      * unless the request wants it. */
     struct device_work micro_work, update_work;
-    struct traffic_book micro_traffic, update_traffic;
-    double micros_per_step, tokens_per_step; /* tokens: padding included */
+    struct traffic_book micro_traffic, last_traffic, update_traffic; /* last: of a step's last
+                                       micro-batch, in which gradients may be summed */
+    double micros_per_step, tokens_per_step;                         /* tokens: padding included */
 };
 
 /* What a capacity must be for the planned run to fit, in bytes. */
