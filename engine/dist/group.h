@@ -70,21 +70,6 @@ enum status comm_all_gather(struct comm_group *g, struct device *device,
 enum status comm_all_reduce(struct comm_group *g, struct device *device,
                             const struct comm_scratch *scratch, const struct comm_buffer *b,
                             struct err *e);
-/* A part of a buffer of which no rank has the whole: elements first..first + count of it, f32. */
-struct comm_slice {
-    const float *from;
-    int64_t first, count;
-};
-/* Of that buffer of `count` elements: the member's own piece. */
-struct comm_owned {
-    int64_t count;
-    float *piece;
-};
-/* piece += sum over members of their slices, on each member that owns some of these elements. */
-enum status comm_reduce_to_owners(struct comm_group *g, struct device *device,
-                                  const struct comm_scratch *scratch,
-                                  const struct comm_slice *slice, const struct comm_owned *owned,
-                                  struct err *e);
 
 /* Device memory to, or from, member `peer`. */
 struct comm_message {
