@@ -9,7 +9,8 @@
 
 struct embedding_extra {
     float scale;
-    int64_t vocab;
+    bool partial;
+    int64_t vocab, first;
 };
 
 static enum status embedding_backward(struct tape *tape, struct node *node, struct err *e) {
@@ -23,6 +24,8 @@ static enum status embedding_backward(struct tape *tape, struct node *node, stru
     const struct embedding_backward_args args = {.tokens = ids->cols,
                                                  .channels = value->cols,
                                                  .vocab = extra.vocab,
+                                                 .first = extra.first,
+                                                 .partial = extra.partial,
                                                  .ids = tensor_i32(ids),
                                                  .dtype = dy->dtype,
                                                  .dout = dy->data,
@@ -32,18 +35,21 @@ static enum status embedding_backward(struct tape *tape, struct node *node, stru
     return device_embedding_backward(tape->space->device, &args, e);
 }
 
-enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
+enum status op_embedding(struct tape *tape, struct tensor *ids, const struct embedding *embedding,
                          struct tensor **out, struct err *e) {
+    struct tensor *table = embedding->table;
     struct tensor *y = NULL;
     TRY(tensor_activation(tape->space, ids->cols, table->cols, 0, &y, e));
     ASSERT(table->ld == table->cols);
     const struct embedding_args args = {.tokens = ids->cols,
                                         .channels = table->cols,
                                         .vocab = table->rows,
+                                        .first = embedding->first,
+                                        .partial = embedding->partial,
                                         .ids = tensor_i32(ids),
                                         .table = table->data,
                                         .table_dtype = table->dtype,
-                                        .scale = scale,
+                                        .scale = embedding->scale,
                                         .dtype = y->dtype,
                                         .out = y->data,
                                         .ld_out = y->ld};
@@ -53,7 +59,10 @@ enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *t
     struct node *const node = tape_push(tape, embedding_backward, y);
     node_input(node, 0, table);
     node_save(node, 0, ids);
-    const struct embedding_extra extra = {.scale = scale, .vocab = table->rows};
+    const struct embedding_extra extra = {.scale = embedding->scale,
+                                          .partial = embedding->partial,
+                                          .vocab = table->rows,
+                                          .first = embedding->first};
     memcpy(node->extra, &extra, sizeof extra);
     return STATUS_OK;
 }

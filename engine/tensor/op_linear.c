@@ -30,7 +30,8 @@ static enum status dropout(const struct linear_extra *key, const struct tensor *
                                       .seed = key->seed,
                                       .stream = key->step << 20 | key->linear->stream,
                                       .row_keys = row_keys->data,
-                                      .accumulate = accumulate};
+                                      .accumulate = accumulate,
+                                      .first = key->linear->first_input};
     return device_dropout(x->space->device, &args, e);
 }
 

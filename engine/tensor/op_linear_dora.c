@@ -4,6 +4,16 @@
  * forward and kept; it is one number a row. */
 #include "engine/tensor/linear_internal.h"
 
+/* The norms so far are of this rank's columns. */
+static enum status whole_norm(const struct linear *l, const struct lora *a,
+                              const struct tensor *norm, struct err *e) {
+    struct tensor *const part =
+        tensor_view_flat((struct tensor *)(uintptr_t)norm, a->first_row, 1, a->rows);
+    const enum status status = group_length(l->inputs_shared, part, e);
+    tensor_release(part);
+    return status;
+}
+
 /* norm[rows of the adapter] = |W + scaling * B A| by rows. */
 static enum status weight_norm(struct tape *tape, const struct linear *l, const struct lora *a,
                                const struct tensor *norm, struct err *e) {
@@ -33,7 +43,7 @@ static enum status weight_norm(struct tape *tape, const struct linear *l, const 
     if (status == STATUS_OK) status = device_gemm(device, &delta, e);
     if (status == STATUS_OK) status = device_row_norm(device, &length, e);
     tensor_release(merged);
-    return status;
+    return status == STATUS_OK && l->inputs_shared ? whole_norm(l, a, norm, e) : status;
 }
 
 /* out[:, rows] = scale * x[:, rows] for the adapter's rows, with scale = magnitude / norm. */

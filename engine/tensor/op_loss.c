@@ -9,6 +9,8 @@
 
 #include <string.h>
 
+#include "engine/tensor/loss_internal.h"
+
 enum { SAVED_GRADIENT, SAVED_INDEX };
 
 static enum status loss_backward(struct tape *tape, struct node *node, struct err *e) {
@@ -39,6 +41,7 @@ struct head {
     struct tensor *h;      /* [rows,C], the labelled rows of x */
     struct tensor *dh;     /* [rows,C] or NULL */
     struct tensor *logits; /* [chunk,V] */
+    struct tensor *stats;  /* of a divided head: see loss_part */
     struct tensor *losses, *correct;
     bool record;
 };
@@ -93,6 +96,18 @@ static enum status run_chunk(struct tape *tape, const struct head *w, int64_t fi
     struct device *const device = tape->space->device;
     const struct loss_options *const o = w->options;
     TRY(chunk_logits(device, w->h, o->head, first, count, w->logits, e));
+    if (o->group) {
+        const struct loss_part part = {.options = o,
+                                       .logits = w->logits,
+                                       .stats = w->stats,
+                                       .losses = w->losses,
+                                       .correct = w->correct,
+                                       .first = first,
+                                       .count = count,
+                                       .record = w->record};
+        TRY(loss_of_part(&part, e));
+        return w->record ? chunk_backward(device, w, first, count, e) : STATUS_OK;
+    }
     const struct cross_entropy_args loss = {.rows = count,
                                             .vocab = o->head->rows,
                                             .dtype = w->logits->dtype,
@@ -154,6 +169,7 @@ enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_optio
         GUARD(tensor_activation(space, options->rows, x->cols, 0, &w.dh, e));
     }
     GUARD(tensor_activation(space, chunk, options->head->rows, 0, &w.logits, e));
+    if (options->group) GUARD(loss_part_stats(space, options, chunk, &w.stats, e));
     for (int64_t first = 0; first < options->rows; first += chunk) {
         const int64_t left = options->rows - first;
         GUARD(run_chunk(tape, &w, first, left < chunk ? left : chunk, e));
@@ -163,12 +179,24 @@ done:
     tensor_release(w.h);
     tensor_release(w.dh);
     tensor_release(w.logits);
+    tensor_release(w.stats);
     return status;
 }
 
 enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
                       struct tensor **out, struct err *e) {
     ASSERT(!tape->recording);
-    TRY(tensor_activation(tape->space, x->rows, options->head->rows, 0, out, e));
-    return chunk_logits(tape->space->device, x, options->head, 0, x->rows, *out, e);
+    struct device *const device = tape->space->device;
+    struct comm_group *const g = options->group;
+    const int64_t members = g ? g->world : 1, rows = x->rows;
+    const int64_t columns = g ? (options->vocab + members - 1) / members : options->head->rows;
+    TRY(tensor_activation(tape->space, members * rows, columns, 0, out, e));
+    if (!g) return chunk_logits(device, x, options->head, 0, rows, *out, e);
+    struct tensor *const own = tensor_view_rows(*out, g->rank * rows, rows);
+    struct tensor *const all = tensor_view_flat(*out, 0, members, rows * columns);
+    enum status status = chunk_logits(device, x, options->head, 0, rows, own, e);
+    if (status == STATUS_OK) status = group_share_rows(g, all, e);
+    tensor_release(own);
+    tensor_release(all);
+    return status;
 }

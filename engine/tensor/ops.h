@@ -9,10 +9,18 @@
 #ifndef PLIMSOLL_ENGINE_TENSOR_OPS_H
 #define PLIMSOLL_ENGINE_TENSOR_OPS_H
 
+#include "engine/tensor/parallel.h"
 #include "engine/tensor/tape.h"
 
-/* out[t,:] = scale * table[ids[t],:]. ids [1,T] i32; table [V,C]; out [T,C]. */
-enum status op_embedding(struct tape *tape, struct tensor *ids, struct tensor *table, float scale,
+/* The embedding table, or a part of it: its rows from the id `first` on. */
+struct embedding {
+    struct tensor *table; /* [V,C] */
+    float scale;
+    bool partial; /* other ids are zeros */
+    int64_t first;
+};
+/* out[t,:] = scale * table[ids[t] - first,:]. ids [1,T] i32; out [T,C]. */
+enum status op_embedding(struct tape *tape, struct tensor *ids, const struct embedding *embedding,
                          struct tensor **out, struct err *e);
 
 /* A root-mean-square norm: what it scales by, and the tail that the reader of its result wants. */
@@ -69,6 +77,10 @@ struct linear {
     int64_t adapter_count;
     float dropout;
     uint64_t stream; /* which random numbers: unique per layer and module */
+    /* Where ranks share the layer and have some of its inputs each: they, and the first of this
+     * rank's inputs among all. The result is then a part of a sum. */
+    struct comm_group *inputs_shared;
+    int64_t first_input;
     /* Where adapters ride in tails: [N+tail, K+tail], of which weight, lora_a and every
      * scaling * b are views (op_linear_tail.c); else NULL and 0. */
     struct tensor *augmented;
@@ -130,7 +142,9 @@ enum status op_attention(struct tape *tape, struct tensor *qkv,
 /* The loss head: only rows with a label are looked at, logits exist for `chunk_rows` rows at a
  * time. */
 struct loss_options {
-    struct tensor *head; /* [V,C]: lm_head, or the tied embedding */
+    struct tensor *head;      /* [V,C]: lm_head, or the tied embedding, or this rank's rows of it */
+    struct comm_group *group; /* who has the others, or NULL */
+    int64_t first, vocab;     /* of a divided head: its first row, and all rows of all */
     float softcap;
     float grad_scale;        /* 1 / trained tokens of the global batch */
     const float *loss_scale; /* a device value that gradients are multiplied by, or NULL */
@@ -151,8 +165,8 @@ enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_optio
                     struct tensor *losses, struct tensor *correct, struct tensor **anchor,
                     struct err *e);
 
-/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Not
- * differentiable. */
+/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Of a divided
+ * head: [members * T, ceil(V / members)], each member's one after the other. Not differentiable. */
 enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
                       struct tensor **out, struct err *e);
 

@@ -326,6 +326,7 @@ void recipe_release(struct recipe *r) {
     for (int i = 0; i < RECIPE_FROM_MAX; i++) {
         tensor_release(r->from[i]);
     }
+    recipe_release(r->inner);
     r->next_free = space->free_recipes;
     space->free_recipes = r;
     space->live_recipes--;

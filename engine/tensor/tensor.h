@@ -57,6 +57,7 @@ struct recipe {
     struct tensor_space *space;
     enum status (*make)(const struct recipe *recipe, struct tensor *into, struct err *e);
     struct tensor *from[RECIPE_FROM_MAX];
+    struct recipe *inner; /* of what `make` makes first, or NULL */
     enum dtype dtype;
     int64_t rows, cols;
     _Alignas(8) unsigned char extra[RECIPE_EXTRA_MAX]; /* the operation's own numbers */

@@ -5,7 +5,8 @@
 #include "tests/unit/support_tape.h"
 
 static enum status run_embedding(struct subject *s, struct tensor **out, struct err *e) {
-    return op_embedding(&s->tape, s->ids, s->inputs[0], 3, out, e);
+    const struct embedding embedding = {.table = s->inputs[0], .scale = 3};
+    return op_embedding(&s->tape, s->ids, &embedding, out, e);
 }
 
 static void test_embedding_gradient(void **state) {
