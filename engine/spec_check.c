@@ -100,8 +100,6 @@ static enum status check_launcher(const struct spec *s, struct err *e) {
 static enum status check_parallel(const struct spec *s, struct err *e) {
     if (strcmp(s->parallel.layout, "auto") == 0) TRY(check_auto(s, e));
     TRY(check_mesh(s, e));
-    CHECK(s->parallel.tensor_parallel_degree == 1, "parallel.tensor_parallel_degree",
-          "parallel.tensor_parallel_degree above 1 is not in this version");
     CHECK(
         s->parallel.pipeline_parallel_degree == 1 || s->parallel.zero_stage < 2,
         "parallel.zero_stage",

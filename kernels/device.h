@@ -25,15 +25,9 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "kernels/loss.h"
 #include "kernels/quant.h"
 #include "kernels/work.h"
-
-enum dtype { DTYPE_F32, DTYPE_BF16, DTYPE_F16, DTYPE_I32, DTYPE_I64, DTYPE_COUNT };
-
-/* Bytes of one element. */
-int64_t dtype_bytes(enum dtype dtype);
-/* "float32", "bfloat16", "float16", "int32", "int64". */
-const char *dtype_name(enum dtype dtype);
 
 enum device_kind { DEVICE_CPU, DEVICE_CUDA, DEVICE_KIND_COUNT };
 
@@ -199,8 +193,8 @@ struct embedding_args {
     int64_t ld_out;
 };
 
-/* dtable[ids[t] - first,:] += scale * dout[t,:], summed in token order. dtable [V,C] f32. Ids outside
- * of a partial table add nothing. */
+/* dtable[ids[t] - first,:] += scale * dout[t,:], summed in token order. dtable [V,C] f32. Ids
+ * outside of a partial table add nothing. */
 struct embedding_backward_args {
     int64_t tokens, channels, vocab;
     int64_t first; /* 0 unless partial */
@@ -211,54 +205,6 @@ struct embedding_backward_args {
     int64_t ld_dout;
     float scale;
     float *dtable;
-};
-
-/* Softmax cross-entropy over `rows` rows of logits [rows,V], contiguous. labels[i] in 0..V-1. With
- * softcap > 0 the logits are capped first. losses[i] = -log p(label); correct[i] = 1 if the label
- * has the (first) largest logit, else 0. If write_gradient, logits become gradient: grad_scale *
- * d(sum of losses)/d(logits), times *loss_scale if that is given; otherwise they are destroyed. */
-struct cross_entropy_args {
-    int64_t rows, vocab;
-    enum dtype dtype; /* of logits */
-    void *logits;
-    const int32_t *labels; /* [rows] */
-    float softcap;
-    float grad_scale;
-    const float *loss_scale; /* one device value, or NULL */
-    bool write_gradient;
-    float *losses;    /* [rows] */
-    int32_t *correct; /* [rows] */
-};
-
-/* The same where each of `members` has only some columns of the logits, in two operations with an
- * exchange in between (Shoeybi et al. 2019, section 3). First, what a row of these columns
- * contributes, SOFTMAX_STATS f64 a row: the largest (capped) logit, the sum of powers relative to
- * it, the label's logit or -infinity where another member has it, and the first column with the
- * largest, counted in the whole vocabulary. The logits are left as they are. */
-enum { SOFTMAX_STATS = 4 };
-struct softmax_stats_args {
-    int64_t rows, vocab; /* columns here */
-    int64_t first;       /* of the whole vocabulary */
-    enum dtype dtype;
-    const void *logits;    /* [rows,vocab], contiguous */
-    const int32_t *labels; /* [rows], in the whole vocabulary */
-    float softcap;
-    double *stats; /* [rows,SOFTMAX_STATS] */
-};
-/* Then losses, correct and the gradient of these columns, as in cross_entropy_args, from the stats
- * of all members in the order of their columns. */
-struct split_cross_entropy_args {
-    int64_t rows, vocab, first, members;
-    enum dtype dtype;
-    void *logits;
-    const int32_t *labels;
-    float softcap;
-    float grad_scale;
-    const float *loss_scale;
-    bool write_gradient;
-    const double *stats; /* [members,rows,SOFTMAX_STATS] */
-    float *losses;
-    int32_t *correct;
 };
 
 /* AdamW (Loshchilov & Hutter 2019), in the order of torch.optim.AdamW, over a flat range.
@@ -308,9 +254,9 @@ struct loss_sums_args {
 };
 
 /* y[t,n] = keep(t,n) ? x[t,n] / (1-p) : 0, with keep drawn by Philox4x32-10 (Salmon et al. 2011)
- * from (seed, stream, row_keys[t], first + n): never from call order. The gradient is the same operation on
- * dy. `accumulate` adds to y. row_keys is [rows] i64; the caller makes it from (sample, position),
- * `stream` from (step, layer, module). */
+ * from (seed, stream, row_keys[t], first + n): never from call order. The gradient is the same
+ * operation on dy. `accumulate` adds to y. row_keys is [rows] i64; the caller makes it from
+ * (sample, position), `stream` from (step, layer, module). */
 struct dropout_args {
     int64_t rows, width;
     enum dtype dtype;

@@ -24,41 +24,57 @@ static enum status attention_branch(const struct decoder_inputs *in, const struc
                                     struct tape *tape, struct tensor *x, struct tensor **out,
                                     struct err *e) {
     const struct random_keys *const keys = &in->keys;
-    struct tensor *h = NULL, *qkv = NULL, *mixed = NULL;
+    struct comm_group *const group = in->model->group;
+    const struct all_rows all = {in->ids->cols, l->qkv.tail};
+    struct tensor *own = NULL, *h = NULL, *qkv = NULL, *mixed = NULL, *part = NULL;
     enum status status = STATUS_OK;
-    GUARD(op_rmsnorm(tape, x, &l->norm_attention, &h, e));
+    GUARD(op_rmsnorm(tape, x, &l->norm_attention, &own, e));
+    GUARD(op_gather_members(tape, group, own, &all, &h, e));
+    tensor_drop(&own);
     GUARD(op_linear(tape, h, &l->qkv, keys, &qkv, e));
     tensor_drop(&h);
     GUARD(op_attention(tape, qkv, &l->attention, &in->documents, &mixed, e));
     tensor_drop(&qkv);
-    GUARD(op_linear(tape, mixed, &l->o, keys, out, e));
+    GUARD(op_linear(tape, mixed, &l->o, keys, &part, e));
     tensor_drop(&mixed);
+    GUARD(op_scatter_sum(tape, group, part, &l->o.sum_bias, out, e));
+    tensor_drop(&part);
     GUARD(close_branch(tape, &l->norm_attention_after, out, e));
 done:
+    tensor_release(own);
+    tensor_release(part);
     tensor_release(h);
     tensor_release(qkv);
     tensor_release(mixed);
     return status;
 }
 
-/* Takes over the caller's reference to h, which is let go of as soon as nothing reads it. */
+/* Takes over the caller's reference to own, which is let go of as soon as nothing reads it. */
 static enum status mlp_branch(const struct decoder_inputs *in, const struct layer *l,
-                              struct tape *tape, struct tensor *h, struct tensor **out,
+                              struct tape *tape, struct tensor *own, struct tensor **out,
                               struct err *e) {
     const struct random_keys *const keys = &in->keys;
-    struct tensor *gate_up = NULL;
+    struct comm_group *const group = in->model->group;
+    const struct all_rows all = {in->ids->cols, l->gate_up.tail};
+    struct tensor *h = NULL, *gate_up = NULL, *part = NULL;
     const struct glu_linear down = {in->model->config.activation, &l->down};
     enum status status = STATUS_OK;
+    GUARD(op_gather_members(tape, group, own, &all, &h, e));
+    tensor_drop(&own);
     GUARD(op_linear(tape, h, &l->gate_up, keys, &gate_up, e));
     tensor_drop(&h);
     /* When the layer runs again only for its backward, nobody reads what its last product gives. */
     tape->unread = tape->rerun && !l->norm_mlp_after.weight;
-    GUARD(op_glu_linear(tape, &gate_up, &down, keys, out, e));
+    GUARD(op_glu_linear(tape, &gate_up, &down, keys, &part, e));
+    GUARD(op_scatter_sum(tape, group, part, &l->down.sum_bias, out, e));
     tape->unread = false;
+    tensor_drop(&part);
     GUARD(close_branch(tape, &l->norm_mlp_after, out, e));
 done:
+    tensor_release(own);
     tensor_release(h);
     tensor_release(gate_up);
+    tensor_release(part);
     return status;
 }
 
@@ -134,14 +150,36 @@ static float embedding_scale(const struct model *m) {
     return ldexpf(rintf(ldexpf(mantissa, bits)), exponent - bits);
 }
 
+/* This rank's rows of the embedded ids: each rank has those of its own part of the vocabulary. */
 static enum status embed(struct tape *tape, const struct decoder_inputs *in, struct tensor **out,
                          struct err *e) {
     struct model *const m = in->model;
+    const struct embedding embedding = {.table = m->embedding,
+                                        .scale = embedding_scale(m),
+                                        .partial = m->group != NULL,
+                                        .first = m->division.vocab.first};
+    struct tensor *part = NULL;
     TRY(shard_gather(m, UNIT_EMBEDDING, 0, e));
-    TRY(op_embedding(tape, in->ids, m->embedding, embedding_scale(m), out, e));
+    enum status status = op_embedding(tape, in->ids, &embedding, &part, e);
+    if (status == STATUS_OK)
+        status = op_scatter_sum(tape, m->group, part, &(struct sum_bias){0}, out, e);
+    tensor_release(part);
+    TRY(status);
     shard_let_go(m, UNIT_EMBEDDING);
     if (shard_has_marks(m)) tape_mark(tape, enter_embedding, (struct tape_mark){m, 0});
     return STATUS_OK;
+}
+
+/* The final norm of this rank's rows; all rows of it. */
+static enum status close(struct tape *tape, const struct decoder_inputs *in, struct tensor *x,
+                         struct tensor **out, struct err *e) {
+    const struct model *const m = in->model;
+    const struct all_rows all = {in->ids->cols, 0};
+    struct tensor *own = NULL;
+    enum status status = op_rmsnorm(tape, x, &m->final_norm, &own, e);
+    if (status == STATUS_OK) status = op_gather_members(tape, m->group, own, &all, out, e);
+    tensor_release(own);
+    return status;
 }
 
 enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, struct tensor **out,
@@ -168,7 +206,7 @@ enum status decoder_forward(struct tape *tape, struct decoder_inputs *inputs, st
         return STATUS_OK;
     }
     arena_set_label(m->space->arena, (struct arena_label){"final norm", -1});
-    GUARD(op_rmsnorm(tape, x, &m->final_norm, out, e));
+    GUARD(close(tape, inputs, x, out, e));
 done:
     tensor_release(x);
     tensor_release(next);

@@ -27,14 +27,30 @@ static void uniform_quad(uint64_t key, uint64_t quad, double out[4]) {
     }
 }
 
-static void fill_uniform(float *out, int64_t count, uint64_t key, double bound) {
+/* Elements first..first + count of a tensor that is drawn. */
+static void fill_uniform(float *out, int64_t first, int64_t count, uint64_t key, double bound) {
+    const int64_t quad = first / 4, end = first + count;
 #pragma omp parallel for schedule(static)
-    for (int64_t first = 0; first < count; first += 4) {
+    for (int64_t q = quad; q < (end + 3) / 4; q++) {
         double u[4];
-        uniform_quad(key, (uint64_t)first / 4, u);
-        for (int64_t i = 0; i < 4 && first + i < count; i++) {
-            out[first + i] = (float)((2 * u[i] - 1) * bound);
+        uniform_quad(key, (uint64_t)q, u);
+        for (int64_t i = 0; i < 4; i++) {
+            const int64_t at = 4 * q + i;
+            if (at >= first && at < end) out[at - first] = (float)((2 * u[i] - 1) * bound);
         }
+    }
+}
+
+/* The block of it that is here. */
+static void fill_block(const struct param *p, int64_t cols, uint64_t key, float *out) {
+    const double bound = 1 / sqrt((double)p->whole_cols);
+    const int64_t at = p->from_row * p->whole_cols + p->from_col;
+    if (cols == p->whole_cols) {
+        fill_uniform(out, at, p->rows * cols, key, bound);
+        return;
+    }
+    for (int64_t row = 0; row < p->rows; row++) {
+        fill_uniform(out + row * cols, at + row * p->whole_cols, cols, key, bound);
     }
 }
 
@@ -65,7 +81,8 @@ static enum status init_magnitude(const struct model *m, const struct linear *l,
     enum status status = device_convert(device, &copy, e);
     if (status == STATUS_OK) status = device_row_norm(device, &norm, e);
     tensor_release(wide);
-    return status;
+    return status == STATUS_OK && l->inputs_shared ? group_length(l->inputs_shared, a->magnitude, e)
+                                                   : status;
 }
 
 static enum status init_layer_magnitudes(const struct model *m, const struct linear *l,
@@ -102,7 +119,7 @@ enum status weights_init_adapter(struct model *m, uint64_t seed, struct err *e) 
         float *const values = mem_new((size_t)(p->rows * s->cols), sizeof *values);
         if (s->kind == PARAM_LORA_A) {
             const uint64_t key = philox_stream_key(seed, name_hash(p->name));
-            fill_uniform(values, p->rows * s->cols, key, 1 / sqrt((double)s->cols));
+            fill_block(p, s->cols, key, values);
         }
         status = put(m, p, values, e);
         mem_free(values);

@@ -14,6 +14,8 @@ struct linear_layout {
         int64_t first_row, rows, rank_first, b, magnitude;
     } adapters[LINEAR_ADAPTERS_MAX];
     int64_t adapter_count;
+    int64_t first_input; /* of those that all ranks have together */
+    bool divides_inputs; /* its result is a part of a sum, to which the bias is added */
 };
 
 struct layer_layout {
@@ -30,6 +32,8 @@ struct layout {
 /* Fills m->storages, m->params and m->adapter_params. STATUS_INVALID for a target module that
  * matches nothing. */
 enum status layout_declare(struct layout *layout, struct model *m, struct err *e);
+/* What an adapter's product is multiplied with. */
+double layout_lora_scaling(const struct model_options *o);
 /* Points the layers of `m` at the allocated storages. */
 void layout_connect(const struct layout *layout, struct model *m);
 void layout_release(struct layout *layout);

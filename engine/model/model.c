@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "engine/model/layout.h"
 #include "engine/model/quantised.h"
+#include "engine/model/replicated.h"
 #include "engine/model/shard.h"
 #include "engine/model/shard_weights.h"
 #include "engine/model/units.h"
@@ -213,6 +214,14 @@ static enum status declare_whole(struct model *m, struct err *e) {
     return status;
 }
 
+static int64_t count_whole(const struct model *m) {
+    int64_t elements = 0;
+    for (size_t i = 0; i < m->whole_count; i++) {
+        elements += m->whole[i].whole_rows * m->whole[i].whole_cols;
+    }
+    return elements;
+}
+
 enum status model_build(struct model *m, const struct model_config *config,
                         const struct model_options *options, struct tensor_space *space,
                         struct err *e) {
@@ -226,8 +235,10 @@ enum status model_build(struct model *m, const struct model_config *config,
     if (status == STATUS_OK) status = quantised_declare(m, e);
     if (status == STATUS_OK) {
         units_place(m);
+        if (m->whole) m->trainable_elsewhere = count_whole(m) - m->trainable_count;
         status = allocate_flat(m, e);
     }
+    if (status == STATUS_OK) status = replicated_open(m, e);
     if (status == STATUS_OK) status = shard_weights_open(m, e);
     for (size_t i = 0; status == STATUS_OK && i < m->storage_count; i++) {
         status = allocate_storage(m, &m->storages[i], e);
@@ -250,6 +261,7 @@ bool model_ends(const struct model *m) {
 
 void model_release(struct model *m) {
     if (!m) return;
+    replicated_close(m);
     shard_close(m);
     shard_weights_close(m);
     for (size_t i = 0; i < m->storage_count; i++) {

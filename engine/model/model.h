@@ -10,6 +10,7 @@
 #define PLIMSOLL_ENGINE_MODEL_MODEL_H
 
 #include "engine/dist/mesh.h"
+#include "engine/model/division.h"
 #include "engine/model/config.h"
 #include "engine/tensor/ops.h"
 
@@ -29,6 +30,9 @@ struct storage {
     bool trainable, decayed;
     int64_t unit;       /* what it is summed, gathered and owned with: a layer, or UNIT_* */
     int64_t flat_first; /* elements from the start of the flat buffers; -1 when not trained */
+    /* Of its elements, the last `shared` lie on `sharers` neighbours along the tensor axis alike:
+     * what each computes of their gradients is a part of a sum (replicated.h). 0 and 1: none. */
+    int64_t shared, sharers;
     /* LoRA in the tails of its layer (op_linear_tail.c): a weight has room for `tail` more rows and
      * columns, in `augmented`; its adapters are blocks of that matrix. */
     int64_t tail;
@@ -50,6 +54,8 @@ struct param {
     /* The tensor in files, and where in it this block begins: a rank may have only a part of it. A
      * vector's elements are its rows, and it has one column. */
     int64_t whole_rows, whole_cols, from_row, from_col;
+    int64_t sharers; /* neighbours along the tensor axis that have the same block; the first of them
+                        speaks for it */
 };
 
 /* Whether a layer's gradients are summed while backward computes the layers before it; auto: where
@@ -114,6 +120,8 @@ struct flat_part {
 struct model {
     struct model_config config;
     struct model_options options; /* target_modules is cleared: see `targets` */
+    struct division division;     /* of each layer, this rank's */
+    struct comm_group *group;     /* who has the others, or NULL (division_group) */
     struct tensor_space *space;
     struct storage *storages;
     size_t storage_count, storage_capacity;
@@ -140,6 +148,7 @@ struct model {
                               where it is gathered [1, held_count] */
     struct unit *units;    /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
     struct shards *shards; /* how gradients are summed; NULL likewise (shard.h) */
+    struct replicated *replicated;       /* NULL: nobody shares layers (replicated.h) */
     struct weight_shards *weight_shards; /* NULL: weights are whole (shard_weights.h) */
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */
@@ -150,7 +159,7 @@ struct model {
     int64_t flat_count, held_count, narrow_count;
     int64_t own_count;           /* elements that this rank updates, gaps included */
     int64_t trainable_count;     /* elements that are trained here */
-    int64_t trainable_elsewhere; /* and by other pipeline stages */
+    int64_t trainable_elsewhere; /* and only by other ranks that hold this copy of the model */
     int64_t parameter_count;     /* elements of the base model, all stages */
 };
 enum { FLAT_PITCH = 64 };

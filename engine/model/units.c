@@ -95,17 +95,23 @@ struct chosen {
     bool decayed, narrow;
 };
 
-static void place(struct model *m, const struct chosen *c) {
+static void place_some(struct model *m, const struct chosen *c, bool shared) {
     for (size_t i = 0; i < m->storage_count; i++) {
         struct storage *const s = &m->storages[i];
         if (!s->trainable || s->decayed != c->decayed || storage_is_narrow(m, s) != c->narrow ||
-            (c->unit && s->unit != *c->unit)) {
+            (c->unit && s->unit != *c->unit) || (s->shared == s->rows * s->cols) != shared) {
             continue;
         }
         s->flat_first = m->flat_count;
         m->flat_count += round_up(s->rows * s->cols, FLAT_PITCH);
         m->trainable_count += s->rows * s->cols;
     }
+}
+
+/* What several ranks have alike stands together: one exchange sums its gradients (replicated.h). */
+static void place(struct model *m, const struct chosen *c) {
+    place_some(m, c, true);
+    place_some(m, c, false);
 }
 
 /* Narrow ones first, and in each part decayed ones first, so that the optimizer needs a call a

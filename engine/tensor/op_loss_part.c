@@ -1,9 +1,9 @@
-/* op_loss_part.c - see loss_internal.h: cross-entropy over a divided vocabulary (Shoeybi et al. 2019,
- * section 3).
+/* op_loss_part.c - see loss_internal.h: cross-entropy over a divided vocabulary (Shoeybi et al.
+ * 2019, section 3).
  *
  * Whoever has the label's logit says it; every member puts the same numbers together in the same
- * order, so that all end with the same losses. Only the gradient of the logits differs: each has its
- * own columns of it. */
+ * order, so that all end with the same losses. Only the gradient of the logits differs: each has
+ * its own columns of it. */
 #include "engine/tensor/loss_internal.h"
 
 #include "base/mem.h"

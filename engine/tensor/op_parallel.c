@@ -2,8 +2,8 @@
  * tape (parallel.h).
  *
  * Both are each other's backward. A row travels with what lies behind it, so tails need no copy of
- * their own. Gathered rows are not kept for backward, their recipe gathers them again: a layer keeps
- * what it keeps with one rank, divided by the number of members. */
+ * their own. Gathered rows are not kept for backward, their recipe gathers them again: a layer
+ * keeps what it keeps with one rank, divided by the number of members. */
 #include "engine/tensor/parallel.h"
 
 #include <string.h>
@@ -19,8 +19,8 @@ static struct comm_piece own_rows(const struct comm_group *g, int64_t rows) {
     return comm_piece_of(rows, 1, g->rank, g->world);
 }
 
-static int64_t held_rows(const struct comm_group *g, int64_t rows) {
-    const int64_t own = own_rows(g, rows).count;
+int64_t group_rows(const struct comm_group *group, int64_t rows) {
+    const int64_t own = group ? own_rows(group, rows).count : rows;
     return own > 0 ? own : 1;
 }
 
@@ -39,7 +39,7 @@ static enum status gather_rows(struct comm_group *g, const struct tensor *x, str
     struct device *const device = x->space->device;
     const struct comm_buffer buffer = buffer_of(all);
     struct tensor *const own = view_own(g, all);
-    ASSERT(x->cols == all->cols && x->rows == held_rows(g, all->rows));
+    ASSERT(x->cols == all->cols && x->rows == group_rows(g, all->rows));
     struct tensor *const from = tensor_view_rows((struct tensor *)(uintptr_t)x, 0, own->rows);
     const enum status status = own->rows > 0 ? tensor_copy(own, from, e) : STATUS_OK;
     tensor_release(from);
@@ -134,11 +134,32 @@ enum status op_gather_members(struct tape *tape, struct comm_group *group, struc
     return STATUS_OK;
 }
 
+enum { INPUT_SUMMED, INPUT_BIAS };
+
+/* dbias += the sum over this member's rows. */
+static enum status bias_backward(const struct node *node, struct err *e) {
+    const struct tensor *const dy = node->gradient;
+    struct tensor *value = NULL;
+    bool accumulate = false;
+    if (!node->inputs[INPUT_BIAS]) return STATUS_OK;
+    TRY(gradient_target(node->inputs[INPUT_BIAS], &value, &accumulate, e));
+    const struct column_sum_args sum = {.rows = dy->rows,
+                                        .cols = dy->cols,
+                                        .dtype = dy->dtype,
+                                        .x = dy->data,
+                                        .ld_x = dy->ld,
+                                        .out = tensor_f32(value),
+                                        .accumulate = accumulate};
+    return device_column_sum(dy->space->device, &sum, e);
+}
+
 static enum status scatter_backward(struct tape *tape, struct node *node, struct err *e) {
     struct parallel_extra extra;
     memcpy(&extra, node->extra, sizeof extra);
-    struct gradient *const target = node->inputs[0];
+    struct gradient *const target = node->inputs[INPUT_SUMMED];
     struct tensor *dx = NULL;
+    TRY(bias_backward(node, e));
+    if (!target) return STATUS_OK;
     TRY(tensor_activation(tape->space, target->rows, target->cols, target->tail, &dx, e));
     enum status status = gather_rows(extra.group, node->gradient, dx, e);
     tensor_drop(&node->gradient);
@@ -156,22 +177,37 @@ static enum status keep_own(const struct comm_group *g, struct tensor *x, struct
     return status;
 }
 
+static enum status add_bias(const struct tensor *y, const struct tensor *bias, struct err *e) {
+    const struct column_scale_args add = {.rows = y->rows,
+                                          .cols = y->cols,
+                                          .dtype = y->dtype,
+                                          .x = y->data,
+                                          .ld_x = y->ld,
+                                          .bias = tensor_f32(bias),
+                                          .out = y->data,
+                                          .ld_out = y->ld};
+    return device_column_scale(y->space->device, &add, e);
+}
+
 enum status op_scatter_sum(struct tape *tape, struct comm_group *group, struct tensor *x,
-                           struct tensor **out, struct err *e) {
+                           const struct sum_bias *bias, struct tensor **out, struct err *e) {
     if (!group) {
         *out = tensor_retain(x);
         return STATUS_OK;
     }
     const struct parallel_extra extra = {group};
-    const struct shape shape = {.rows = held_rows(group, x->rows), .cols = x->cols};
+    const struct shape shape = {.rows = group_rows(group, x->rows), .cols = x->cols};
+    struct tensor *const inputs[] = {x, bias->value};
     TRY(tape_result(tape, &shape, out, e));
     if (!tape->unread) {
         TRY(sum_rows(group, x, e));
         TRY(keep_own(group, x, *out, e));
+        if (bias->value) TRY(add_bias(*out, bias->master, e));
     }
-    if (!tape_records(tape, &x, 1)) return STATUS_OK;
+    if (!tape_records(tape, inputs, 2)) return STATUS_OK;
     struct node *const node = tape_push(tape, scatter_backward, *out);
-    node_input(node, 0, x);
+    node_input(node, INPUT_SUMMED, x);
+    node_input(node, INPUT_BIAS, bias->value);
     memcpy(node->extra, &extra, sizeof extra);
     return STATUS_OK;
 }

@@ -81,6 +81,7 @@ struct linear {
      * rank's inputs among all. The result is then a part of a sum. */
     struct comm_group *inputs_shared;
     int64_t first_input;
+    struct sum_bias sum_bias; /* then bias is NULL, and this is added to the sum */
     /* Where adapters ride in tails: [N+tail, K+tail], of which weight, lora_a and every
      * scaling * b are views (op_linear_tail.c); else NULL and 0. */
     struct tensor *augmented;
@@ -165,8 +166,9 @@ enum status op_loss(struct tape *tape, struct tensor *x, const struct loss_optio
                     struct tensor *losses, struct tensor *correct, struct tensor **anchor,
                     struct err *e);
 
-/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Of a divided
- * head: [members * T, ceil(V / members)], each member's one after the other. Not differentiable. */
+/* Logits of all rows before any soft cap: x [T,C] -> out [T,V], for generation and tests. Of a
+ * divided head: [members * T, ceil(V / members)], each member's one after the other. Not
+ * differentiable. */
 enum status op_logits(struct tape *tape, struct tensor *x, const struct loss_options *options,
                       struct tensor **out, struct err *e);
 

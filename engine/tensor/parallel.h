@@ -12,17 +12,26 @@
 #include "engine/dist/group.h"
 #include "engine/tensor/tape.h"
 
+/* Rows that this member holds of so many. */
+int64_t group_rows(const struct comm_group *group, int64_t rows);
+
 /* All rows, and the tail that who reads them wants. */
 struct all_rows {
     int64_t rows, tail;
 };
-/* x: this member's rows -> out [T,C]: everyone's. Backward sums the members' gradients and keeps the
- * own rows. The result has a recipe: it is gathered again, and x made again where it has one. */
+/* x: this member's rows -> out [T,C]: everyone's. Backward sums the members' gradients and keeps
+ * the own rows. The result has a recipe: it is gathered again, and x made again where it has
+ * one. */
 enum status op_gather_members(struct tape *tape, struct comm_group *group, struct tensor *x,
                               const struct all_rows *all, struct tensor **out, struct err *e);
-/* x [T,C]: this member's part of a sum, overwritten -> out: its rows of the sum. Backward gathers. */
+/* What is added to a sum, once: NULL and NULL for nothing. */
+struct sum_bias {
+    struct tensor *value, *master; /* [1,C]: what gets the gradient, and in f32; may be the same */
+};
+/* x [T,C]: this member's part of a sum, overwritten -> out: its rows of the sum, and bias. Backward
+ * gathers. In a world of one the part is the sum, and has its bias already. */
 enum status op_scatter_sum(struct tape *tape, struct comm_group *group, struct tensor *x,
-                           struct tensor **out, struct err *e);
+                           const struct sum_bias *bias, struct tensor **out, struct err *e);
 
 /* t [1,n] f32 = the sum over members, or the root of the sum of squares: the length of rows whose
  * columns are divided. */

@@ -112,7 +112,8 @@ enum status micro_open(struct micro *u, struct model *m, const struct batch *b,
     arena_set_label(m->space->arena, (struct arena_label){"batch", -1});
     TRY(put_batch(u, m->space, b, e));
     if (!model_begins(m))
-        TRY(tensor_activation(m->space, b->tokens, m->config.hidden_size, 0, &in->given, e));
+        TRY(tensor_activation(m->space, group_rows(m->group, b->tokens), m->config.hidden_size, 0,
+                              &in->given, e));
     if (!model_ends(m)) return STATUS_OK;
     TRY(tensor_new(m->space, DTYPE_F32, 1, u->rows, CATEGORY_STAGING, &u->losses, e));
     return tensor_new(m->space, DTYPE_I32, 1, u->rows, CATEGORY_STAGING, &u->correct, e);
@@ -121,6 +122,9 @@ enum status micro_open(struct micro *u, struct model *m, const struct batch *b,
 static struct loss_options loss_of(const struct micro *u, const struct step_options *o) {
     const struct model *const m = u->inputs.model;
     return (struct loss_options){.head = m->head,
+                                 .group = m->group,
+                                 .first = m->division.vocab.first,
+                                 .vocab = m->config.vocab_size,
                                  .softcap = (float)m->config.final_softcap,
                                  .grad_scale = (float)o->grad_scale,
                                  .loss_scale = o->loss_scale,

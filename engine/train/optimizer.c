@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model/replicated.h"
 #include "engine/model/shard.h"
 
 /* Words of `numbers`, eight bytes each. The first are zeroed before every step. */
@@ -201,10 +202,12 @@ static enum status sum_ends(const struct optimizer *o, struct err *e) {
 }
 
 enum status optimizer_sum_gradients(struct optimizer *o, struct err *e) {
+    struct model *const m = o->model;
     TRY(sum_ends(o, e));
-    if (!o->model->shards) return STATUS_OK; /* it is alone */
-    TRY(fill_forgotten(o->model, e));
-    return shard_sum(o->model, e);
+    if (!m->shards && !m->replicated) return STATUS_OK; /* it is alone */
+    TRY(fill_forgotten(m, e));
+    if (m->shards) TRY(shard_sum(m, e));
+    return replicated_sum(m, e);
 }
 
 static enum status add_squares(const struct optimizer *o, int64_t first, int64_t end,
@@ -220,22 +223,34 @@ static const struct storage *counted_elsewhere(const struct model *m) {
     return other_end(m) && !model_begins(m) ? tied_embedding(m) : NULL;
 }
 
+/* The next of these elements from `from` on, of all that is trained. */
+static bool next_gap(const struct model *m, int64_t from, struct comm_piece *gap) {
+    const struct storage *const s = counted_elsewhere(m);
+    bool found = replicated_next(m, from, gap);
+    if (!s || s->flat_first + s->rows * s->cols <= from) return found;
+    if (!found || s->flat_first < gap->first)
+        *gap = (struct comm_piece){s->flat_first, s->rows * s->cols};
+    return true;
+}
+
 /* Of one own piece, without what is counted elsewhere. */
 static enum status part_squares(const struct optimizer *o, const struct flat_part *p,
                                 struct err *e) {
-    const struct storage *const s = counted_elsewhere(o->model);
-    const int64_t end = p->summed + p->count;
-    if (!s) return add_squares(o, p->summed, end, e);
-    const int64_t moved = p->summed - p->first;
-    const int64_t gap = s->flat_first + moved, past = gap + s->rows * s->cols;
-    TRY(add_squares(o, p->summed, end < gap ? end : gap, e));
-    return add_squares(o, p->summed > past ? p->summed : past, end, e);
+    const int64_t end = p->first + p->count, moved = p->summed - p->first;
+    struct comm_piece gap;
+    int64_t at = p->first;
+    while (at < end && next_gap(o->model, at, &gap) && gap.first < end) {
+        TRY(add_squares(o, at + moved, gap.first + moved, e));
+        at = gap.first + gap.count;
+    }
+    return add_squares(o, at + moved, end + moved, e);
 }
 
 /* Of the own pieces: where gradients lie as these do, in one go. */
 static enum status own_squares(const struct optimizer *o, struct err *e) {
     const struct model *const m = o->model;
-    const bool all = tensor_count(m->gradients) == m->own_count && !counted_elsewhere(m);
+    struct comm_piece gap;
+    const bool all = tensor_count(m->gradients) == m->own_count && !next_gap(m, 0, &gap);
     if (all) return add_squares(o, 0, m->own_count, e);
     for (size_t i = 0; i < m->part_count; i++) {
         TRY(part_squares(o, &m->parts[i], e));
@@ -251,14 +266,14 @@ static bool has_pieces(const struct optimizer *o) {
 /* Whether ranks hold different parameters, or different pieces of them. */
 static bool is_divided(const struct optimizer *o) {
     const struct mesh *const mesh = o->model->options.mesh;
-    return has_pieces(o) || (mesh && mesh->axis[AXIS_PIPELINE].world > 1);
+    return has_pieces(o) || o->model->group || (mesh && mesh->axis[AXIS_PIPELINE].world > 1);
 }
 
-/* Those that hold another stage, or another piece, of the same copy of the parameters. */
+/* Those that hold another stage, another part of layers, or another piece, of the same copy of the
+ * parameters. */
 static bool adds_squares(const struct optimizer *o, const struct mesh *mesh, int64_t rank) {
     const struct mesh_place there = mesh_place_of(&mesh->shape, rank);
     return there.at[AXIS_REPLICATE] == mesh->place.at[AXIS_REPLICATE] &&
-           there.at[AXIS_TENSOR] == mesh->place.at[AXIS_TENSOR] &&
            (has_pieces(o) || there.at[AXIS_SHARD] == mesh->place.at[AXIS_SHARD]);
 }
 

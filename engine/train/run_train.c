@@ -271,7 +271,8 @@ static enum status say_sample(struct run *r, const char *prompt, struct err *e) 
 enum status run_say_samples(struct run *r, struct err *e) {
     /* Where a forward pass needs all ranks, all say the same. */
     const struct model *const m = &r->session.model;
-    if (!run_leads(r) && !weights_are_sharded(m) && !pipeline_is_on(m)) return STATUS_OK;
+    const bool together = weights_are_sharded(m) || pipeline_is_on(m) || m->group;
+    if (!run_leads(r) && !together) return STATUS_OK;
     comm_doing(r->comm, "the samples after step %lld", (long long)r->state.step);
     for (int64_t i = 0; i < r->spec.sample_prompts.count; i++) {
         TRY(say_sample(r, r->spec.sample_prompts.items[i], e));

@@ -57,7 +57,7 @@ done:
  * ranks exchange memory. */
 static bool repeats(const struct model *m, const struct step_options *o) {
     const bool drops = m->options.lora && m->options.lora_dropout > 0;
-    const bool exchanges = shard_has_marks(m) || weights_are_sharded(m);
+    const bool exchanges = shard_has_marks(m) || weights_are_sharded(m) || m->group;
     return o->totals && !o->layout.activation_offloading && !drops && !exchanges;
 }
 
@@ -168,13 +168,32 @@ static enum status download_wide(const struct tensor *t, float *host, struct err
     return status;
 }
 
+/* Ranks' columns of the logits lie one after the other. */
+static enum status download_logits(const struct model *m, const struct tensor *t, int64_t count,
+                                   float *logits, struct err *e) {
+    const int64_t members = m->division.world, vocab = m->config.vocab_size;
+    if (!m->group) return download_wide(t, logits, e);
+    float *const host = mem_new((size_t)tensor_count(t), sizeof *host);
+    const enum status status = download_wide(t, host, e);
+    for (int64_t i = 0; status == STATUS_OK && i < members; i++) {
+        const struct comm_piece part = comm_piece_of(vocab, 1, i, members);
+        for (int64_t row = 0; row < count; row++) {
+            memcpy(logits + row * vocab + part.first, host + (i * count + row) * t->cols,
+                   (size_t)part.count * sizeof *host);
+        }
+    }
+    mem_free(host);
+    return status;
+}
+
 enum status step_logits(struct model *m, const struct batch *batch, const int32_t *tokens,
                         int64_t count, float *logits, struct err *e) {
     struct micro u = {0};
     struct tape tape;
     struct tensor *hidden = NULL, *picked = NULL, *index = NULL, *out = NULL;
     const struct step_options options = {.layout = {.loss_chunk_rows = 1}};
-    const struct loss_options head = {.head = m->head};
+    const struct loss_options head = {
+        .head = m->head, .group = m->group, .vocab = m->config.vocab_size};
     enum status status = STATUS_OK;
     tape_init(&tape, m->space);
     arena_enter(m->space->arena, PHASE_EVAL);
@@ -190,7 +209,7 @@ enum status step_logits(struct model *m, const struct batch *batch, const int32_
     GUARD(shard_gather(m, shard_head(m), UNIT_NONE, e));
     GUARD(op_logits(&tape, picked, &head, &out, e));
     shard_let_go(m, shard_head(m));
-    GUARD(download_wide(out, logits, e));
+    GUARD(download_logits(m, out, count, logits, e));
     soft_cap(logits, count * m->config.vocab_size, m->config.final_softcap);
 done:
     tensor_release(hidden);

@@ -69,8 +69,8 @@ struct occurrences {
     int32_t *order;   /* [T] for each id its tokens, rising */
 };
 
-/* Counts each id, finds its first token, and lists the ids that occur, all less `first`: rows of the
- * table. Grid: a thread a token. */
+/* Counts each id, finds its first token, and lists the ids that occur, all less `first`: rows of
+ * the table. Grid: a thread a token. */
 static __global__ void __launch_bounds__(THREADS)
     count_ids_kernel(const struct embedding_backward_args a, const struct occurrences o) {
     const int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x;

@@ -1,7 +1,7 @@
 /* loss_split.cu - softmax cross-entropy where each card has only some columns of the logits.
  *
- * Two kernels with an exchange of four numbers a row in between, made by the caller. A block has one
- * row and reads it once in each: columns of a divided vocabulary are few, so nothing is kept in
+ * Two kernels with an exchange of four numbers a row in between, made by the caller. A block has
+ * one row and reads it once in each: columns of a divided vocabulary are few, so nothing is kept in
  * shared memory as in loss.cu. What travels is f64, because near p = 1 the difference must keep its
  * digits. */
 #include "kernels/cuda/common.cuh"

@@ -226,6 +226,34 @@ OPERATION(cross_entropy) {
     return device_cross_entropy(device, &args, e);
 }
 
+OPERATION(softmax_stats) {
+    const struct softmax_stats_args args = {.rows = ROWS,
+                                            .vocab = COLS,
+                                            .first = COLS,
+                                            .dtype = device->activation_dtype,
+                                            .logits = r->slot[0],
+                                            .labels = r->ids,
+                                            .stats = (void *)r->slot[1]};
+    return device_softmax_stats(device, &args, e);
+}
+
+OPERATION(split_cross_entropy) {
+    const struct split_cross_entropy_args args = {.rows = ROWS,
+                                                  .vocab = COLS,
+                                                  .first = COLS,
+                                                  .members = 1,
+                                                  .dtype = device->activation_dtype,
+                                                  .logits = r->slot[0],
+                                                  .labels = r->ids,
+                                                  .grad_scale = 0.5f,
+                                                  .loss_scale = r->slot[3],
+                                                  .write_gradient = true,
+                                                  .stats = (void *)r->slot[1],
+                                                  .losses = r->slot[2],
+                                                  .correct = (void *)r->slot[4]};
+    return device_split_cross_entropy(device, &args, e);
+}
+
 OPERATION(adamw) {
     const struct adamw_args args = {.count = ROWS * COLS,
                                     .param = r->slot[0],
@@ -400,6 +428,8 @@ static const struct {
     {"embedding", run_embedding},
     {"embedding_backward", run_embedding_backward},
     {"cross_entropy", run_cross_entropy},
+    {"softmax_stats", run_softmax_stats},
+    {"split_cross_entropy", run_split_cross_entropy},
     {"adamw", run_adamw},
     {"sum_squares", run_sum_squares},
     {"clip", run_clip},

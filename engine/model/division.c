@@ -1,13 +1,13 @@
-/* blocks.c - see blocks.h.
+/* division.c - see division.h.
  *
  * What can be cut is a pure function of config and degree, so that a refusal can name the nearest
  * degree that works. */
-#include "engine/model/blocks.h"
+#include "engine/model/division.h"
 
 #include <stdio.h>
 #include <string.h>
 
-struct comm_group *blocks_group(struct mesh *mesh) {
+struct comm_group *division_group(struct mesh *mesh) {
     return mesh && mesh->axis[AXIS_TENSOR].world > 1 ? &mesh->axis[AXIS_TENSOR] : NULL;
 }
 
@@ -49,30 +49,30 @@ static enum status refuse(const struct model_config *c, const struct mesh *mesh,
     } else {
         snprintf(what, sizeof what, "a vocabulary of %lld", (long long)c->vocab_size);
     }
-    return err_set_param(e, STATUS_INVALID, "parallel.tensor_parallel_degree",
-                         "parallel.tensor_parallel_degree %lld does not divide this %s model, which "
-                         "has %s; the nearest is %lld",
-                         (long long)degree, c->model_type, what,
-                         (long long)nearest(c, degree, ranks));
+    return err_set_param(
+        e, STATUS_INVALID, "parallel.tensor_parallel_degree",
+        "parallel.tensor_parallel_degree %lld does not divide this %s model, which "
+        "has %s; the nearest is %lld",
+        (long long)degree, c->model_type, what, (long long)nearest(c, degree, ranks));
 }
 
-static struct block even(int64_t whole, int64_t rank, int64_t world) {
-    return (struct block){rank * (whole / world), whole / world, whole};
+static struct cut even(int64_t whole, int64_t rank, int64_t world) {
+    return (struct cut){rank * (whole / world), whole / world, whole};
 }
 
-enum status blocks_of(struct blocks *out, const struct model_config *config,
-                      const struct mesh *mesh, struct err *e) {
+enum status division_of(struct division *out, const struct model_config *config,
+                        const struct mesh *mesh, struct err *e) {
     const int64_t world = mesh ? mesh->axis[AXIS_TENSOR].world : 1;
     const int64_t rank = mesh ? mesh->axis[AXIS_TENSOR].rank : 0;
     if (!is_legal(config, world)) return refuse(config, mesh, e);
     const int64_t sharers = world > config->kv_heads ? world / config->kv_heads : 1;
     const struct comm_piece vocab = comm_piece_of(config->vocab_size, 1, rank, world);
-    *out = (struct blocks){.rank = rank,
-                           .world = world,
-                           .heads = even(config->heads, rank, world),
-                           .kv_heads = even(config->kv_heads, rank / sharers, world / sharers),
-                           .width = even(config->intermediate_size, rank, world),
-                           .vocab = {vocab.first, vocab.count, config->vocab_size},
-                           .kv_sharers = sharers};
+    *out = (struct division){.rank = rank,
+                             .world = world,
+                             .heads = even(config->heads, rank, world),
+                             .kv_heads = even(config->kv_heads, rank / sharers, world / sharers),
+                             .width = even(config->intermediate_size, rank, world),
+                             .vocab = {vocab.first, vocab.count, config->vocab_size},
+                             .kv_sharers = sharers};
     return STATUS_OK;
 }
