@@ -141,7 +141,8 @@ void shapes_bound(struct batch_shapes *shapes, const struct batcher *b) {
     if (!largest.packing) return;
     /* Of any two bins of a first fit but one pair, the sum is beyond what one holds. */
     const int64_t own = largest.global_rows / larger(1, largest.world) + 1;
-    shapes->in_steps.most = 2 * own * counts->longest / larger(1, batch_budget(&b->options)) + 1;
+    shapes->in_steps.most =
+        2 * own * b->options.max_length / larger(1, batch_budget(&b->options)) + 1;
 }
 
 void shapes_scan(struct batch_shapes *shapes, struct batcher *b, int64_t steps) {

@@ -136,6 +136,31 @@ async function checkFaults() {
     });
 }
 
+// Memory is reserved and agreed on before the step, so a stage that is short costs none.
+async function checkShortage() {
+    const parallel = LAYOUTS["2 stages"];
+    const spec = { ...specOf("full", parallel), per_device_train_batch_size: 6, gradient_accumulation_steps: 2 };
+    const wide = newRun(spec);
+    const needs = [];
+    await check("one stage is short of memory: all take the same remedy, and the curve stays", async () => {
+        assert.equal((await runRanks(wide, 2)).code, 0);
+        needs.push(...peaksOf(wide, 2));
+        const folder = newRun({ ...spec, memory: { cap: Math.round((needs[0] + needs[1]) / 2) } });
+        const end = await runRanks(folder, 2);
+        assert.equal(end.code, 0, end.stderr);
+        assert.match(eventsOf(folder, 0, "remedy")[0].text, /^A micro-batch has \d rows?, not 6/);
+        assertClose(curveOf(folder), curveOf(wide), "with a remedy");
+    });
+    await check("a reservation of one stage fails: the same step is begun again", async () => {
+        const folder = newRun(spec);
+        const end = await runRanks(folder, 2, { PLIMSOLL_FAIL_RESERVATION: "3:1" });
+        assert.equal(end.code, 0, end.stderr);
+        assert.equal(eventsOf(folder, 1, "oom").length, 1);
+        assert.equal(eventsOf(folder, 0, "remedy")[0].remedy, "trim");
+        assertClose(curveOf(folder), curveOf(wide), "begun again");
+    });
+}
+
 async function checkSaved() {
     await check("a pipeline continues what one rank has saved, and another; the result is whole", async () => {
         const folder = newFolder();
@@ -174,6 +199,7 @@ if (hasMpi) {
     for (const method of Object.keys(METHODS)) await checkMethod(method);
     await checkSchedules();
     await checkFaults();
+    await checkShortage();
     await checkSaved();
     await checkRefusals();
 } else {
