@@ -80,7 +80,7 @@ struct spec {
     int64_t max_steps; /* 0: by epochs */
     int64_t seed;
     int64_t created_at; /* unix seconds; 0 in a parsed object, the file's own age in a loaded one */
-    bool gradient_checkpointing, activation_offloading, optimizer_offloading;
+    bool gradient_checkpointing, activation_offloading, optimizer_offloading, param_offloading;
     int64_t micro_batch_tokens;            /* of packed samples; 0: as many as the rows hold */
     int64_t gradient_checkpointing_layers; /* the first so many; 0: all */
     bool bf16, fp16, tf32, stochastic_rounding, full_determinism, cuda_launch_blocking;

@@ -74,6 +74,7 @@ static enum status check_auto(const struct spec *s, struct err *e) {
         {"parallel.pipeline_parallel_degree", s->parallel.pipeline_parallel_degree != 1},
         {"parallel.data_parallel_shard_degree", s->parallel.data_parallel_shard_degree != 0},
         {"optimizer_offloading", s->optimizer_offloading},
+        {"param_offloading", s->param_offloading},
     };
     for (size_t i = 0; i < COUNT_OF(chosen); i++) {
         CHECK(!chosen[i].said, chosen[i].path,
@@ -131,7 +132,12 @@ static enum status check_quantised(const struct spec *s, struct err *e) {
 
 static enum status check_adapter(const struct spec *s, struct err *e) {
     TRY(check_quantised(s, e));
+    CHECK(!s->param_offloading || s->parallel.reshard_after_forward, "param_offloading",
+          "param_offloading and parallel.reshard_after_forward false contradict each other: layers "
+          "either leave the device or stay on it");
     if (strcmp(s->finetuning_type, "full") == 0) {
+        CHECK(!s->param_offloading, "param_offloading",
+              "param_offloading needs finetuning_type lora, whose weights are frozen; it is full");
         CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
         CHECK(!s->adapter_name_or_path, "adapter_name_or_path",
               "adapter_name_or_path needs finetuning_type lora, it is full");

@@ -105,7 +105,7 @@ static enum status run_layer(struct tape *tape, void *context, int64_t index, st
     struct tensor *branch = NULL, *middle = NULL, *h = NULL;
     enum status status = STATUS_OK;
     const struct tape_mark mark = {in->model, index};
-    const bool marks = shard_has_marks(in->model);
+    const bool marks = shard_has_marks(in->model) || weights_come_and_go(in->model);
     const int64_t after = tape->rerun ? shard_before(index) : shard_after(in->model, index);
     if (marks) tape_mark(tape, leave_backward, mark);
     GUARD(shard_gather(in->model, index, after, e));

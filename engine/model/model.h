@@ -82,9 +82,10 @@ struct model_options {
                                        first stage has the embedding too, the last one final norm
                                        and head; layers keep their numbers */
     enum dtype reduce_dtype;        /* of gradients on their way to a sum: f32 or bf16 */
-    bool keeps_gathered;  /* zero_stage 3: a layer's weights stay from forward to backward */
-    enum overlap overlap; /* of sums with backward, for zero_stage 0 and 1 */
-    int64_t zero_stage;   /* from 1 on what is updated is divided among the ranks, from 2 on
+    bool keeps_gathered;   /* zero_stage 3: a layer's weights stay from forward to backward */
+    enum overlap overlap;  /* of sums with backward, for zero_stage 0 and 1 */
+    bool param_offloading; /* frozen weights wait in host memory (shard_weights.h) */
+    int64_t zero_stage;    /* from 1 on what is updated is divided among the ranks, from 2 on
                                  gradients (shard.h), with 3 weights (shard_weights.h) */
 };
 

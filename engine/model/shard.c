@@ -278,7 +278,7 @@ void shard_drop(struct model *m) {
     const bool divided = shard_is_on(m);
     if (divided && m->shards->pending != UNIT_NONE)
         (void)comm_aside_wait(summers(m), m->shards->ticket, &ignored);
-    for (int64_t unit = -UNITS_BESIDE; m->units && unit < m->config.layers; unit++) {
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
         if (divided && *buffer_of(m, unit)) {
             take_back(m, unit);
             tensor_drop(buffer_of(m, unit));

@@ -2,7 +2,10 @@
  *
  * A gathered unit is one buffer, so that an exchange is one call; its storages are told where in it
  * they lie, and read like any other. Pieces come aside (group.h), into memory that nobody else has:
- * a unit that is let go of while it comes is waited for. */
+ * a unit that is let go of while it comes is waited for.
+ *
+ * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes over the
+ * bus while the unit before is computed, and is gathered, where ranks share it, when its turn is. */
 #include "engine/model/shard_weights.h"
 
 #include "base/mem.h"
@@ -12,8 +15,11 @@
 struct weight_unit {
     int64_t elements;     /* padded so that all ranks keep as much; 0: nothing is divided here */
     struct tensor *piece; /* [1, elements / world] kept of what is frozen, or NULL */
+    enum dtype dtype;     /* of what is kept */
+    char *host;           /* the same in page-locked host memory, or NULL */
     struct tensor *whole; /* [1, elements] while the unit is gathered, filled, or on its way */
-    bool arriving;
+    bool coming;          /* over the bus: device_copies_wait */
+    bool arriving;        /* from other ranks: comm_aside_wait */
     int64_t ticket;
 };
 
@@ -25,22 +31,36 @@ bool weights_are_sharded(const struct model *m) {
     return m->weight_shards && units_stage(m) == 3;
 }
 
+bool weights_come_and_go(const struct model *m) {
+    return units_stage(m) == 3 || m->options.param_offloading;
+}
+
 bool storage_is_divided(const struct model *m, const struct storage *s) {
     return units_are_divided(m) && s->trainable && s->unit != UNIT_VECTORS;
 }
 
 bool storage_is_sharded(const struct model *m, const struct storage *s) {
-    if (units_stage(m) < 3) return false;
+    if (!weights_come_and_go(m)) return false;
     return m->options.full ? storage_is_divided(m, s)
                            : s->kind == PARAM_WEIGHT || s->kind == PARAM_EMBEDDING;
 }
 
 static struct weight_unit *unit_of(const struct model *m, int64_t unit) {
-    return &m->weight_shards->units[unit_at(m, unit) - m->units];
+    ASSERT(unit < m->config.layers && unit >= -UNITS_BESIDE);
+    return &m->weight_shards->units[unit >= 0 ? unit : m->config.layers - 1 - unit];
 }
 
 static struct comm_group *sharers(const struct model *m) {
     return &m->options.mesh->axis[AXIS_SHARD];
+}
+
+/* Of the ranks that keep a piece each. */
+static int64_t world_of(const struct model *m) {
+    return units_stage(m) == 3 || units_are_divided(m) ? sharers(m)->world : 1;
+}
+
+static int64_t rank_of(const struct model *m) {
+    return world_of(m) > 1 ? sharers(m)->rank : 0;
 }
 
 static int64_t round_up(int64_t n, int64_t to) {
@@ -64,9 +84,28 @@ static int64_t elements_of(const struct storage *s) {
     return round_up(s->rows * s->cols, FLAT_PITCH);
 }
 
+/* What this rank keeps of a frozen unit. */
+static int64_t kept_bytes(const struct model *m, const struct weight_unit *u) {
+    return u->elements / world_of(m) * dtype_bytes(u->dtype);
+}
+
+static enum status take_host_memory(struct model *m, struct weight_unit *u, struct err *e) {
+    const int64_t bytes = kept_bytes(m, u);
+    void *host = NULL;
+    if (device_stage_new(m->space->device, bytes, &host, e) != STATUS_OK) {
+        return err_prefix(e,
+                          "param_offloading wants %lld MiB of host memory more than the %lld MiB "
+                          "that it has",
+                          (long long)(bytes >> 20), (long long)(m->space->host_bytes >> 20));
+    }
+    u->host = host;
+    m->space->host_bytes += bytes;
+    return STATUS_OK;
+}
+
 static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
     struct weight_unit *const u = unit_of(m, unit);
-    const int64_t world = sharers(m)->world;
+    const int64_t world = world_of(m);
     if (units_are_divided(m)) {
         u->elements = unit == UNIT_VECTORS ? 0 : unit_at(m, unit)->count;
         return STATUS_OK;
@@ -80,11 +119,15 @@ static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
     }
     u->elements = round_up(u->elements, world * COMM_PITCH);
     if (u->elements == 0) return STATUS_OK;
+    u->dtype = dtype;
+    if (m->options.param_offloading) return take_host_memory(m, u, e);
     return tensor_new(m->space, dtype, 1, u->elements / world, CATEGORY_WEIGHTS, &u->piece, e);
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
-    if (units_stage(m) < 3 && !units_are_divided(m)) return STATUS_OK;
+    if (!weights_come_and_go(m) && !units_are_divided(m)) return STATUS_OK;
+    FAIL_IF(m->options.param_offloading && m->options.full, STATUS_UNSUPPORTED,
+            "param_offloading with finetuning_type full is not in this version");
     m->weight_shards = mem_new(1, sizeof *m->weight_shards);
     m->weight_shards->units =
         mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->weight_shards->units);
@@ -97,8 +140,14 @@ enum status shard_weights_open(struct model *m, struct err *e) {
 void shard_weights_close(struct model *m) {
     if (!m->weight_shards) return;
     for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        struct weight_unit *const u = unit_of(m, unit);
         shard_let_go(m, unit);
-        tensor_release(unit_of(m, unit)->piece);
+        tensor_release(u->piece);
+        if (!u->host) continue;
+        struct err ignored = {0}; /* after an error copies may be on their way */
+        (void)device_synchronize(m->space->device, &ignored);
+        device_stage_free(m->space->device, u->host);
+        m->space->host_bytes -= kept_bytes(m, u);
     }
     mem_free(m->weight_shards->units);
     mem_free(m->weight_shards);
@@ -149,14 +198,21 @@ static enum status make_tails(struct model *m, int64_t unit, struct err *e) {
 /* What this rank keeps of a unit, of masters or of what forward reads. */
 struct kept {
     char *data;
+    bool away; /* it is host memory */
     enum dtype dtype;
     int64_t first, count; /* of the unit */
 };
 
 static struct kept kept_of(const struct model *m, int64_t unit, bool masters) {
     const struct weight_unit *const u = unit_of(m, unit);
-    const int64_t each = u->elements / sharers(m)->world;
-    struct kept kept = {.first = each * sharers(m)->rank, .count = each};
+    const int64_t each = u->elements / world_of(m);
+    struct kept kept = {.first = each * rank_of(m), .count = each};
+    if (u->host) {
+        kept.data = u->host;
+        kept.away = true;
+        kept.dtype = u->dtype;
+        return kept;
+    }
     const struct tensor *from = u->piece;
     int64_t at = 0;
     if (units_are_divided(m)) {
@@ -173,8 +229,14 @@ static struct kept kept_of(const struct model *m, int64_t unit, bool masters) {
 static enum status copy_piece(struct model *m, int64_t unit, const struct kept *kept, bool keep,
                               struct err *e) {
     const int64_t size = dtype_bytes(kept->dtype);
+    struct device *const device = m->space->device;
     char *const inside = (char *)unit_of(m, unit)->whole->data + kept->first * size;
-    return device_copy(m->space->device, keep ? kept->data : inside, keep ? inside : kept->data,
+    if (kept->away && keep) {
+        TRY(device_stash(device, kept->data, inside, kept->count * size, e));
+        return device_copies_wait(device, e); /* its memory is the next unit's */
+    }
+    if (kept->away) return device_fetch(device, inside, kept->data, kept->count * size, e);
+    return device_copy(device, keep ? kept->data : inside, keep ? inside : kept->data,
                        kept->count * size, e);
 }
 
@@ -206,10 +268,22 @@ void shard_let_go(struct model *m, int64_t unit) {
     if (!m->weight_shards || !unit_of(m, unit)->whole) return;
     struct weight_unit *const u = unit_of(m, unit);
     struct err ignored = {0}; /* a lost rank is told by the next exchange */
+    if (u->coming) (void)device_copies_wait(m->space->device, &ignored);
     if (u->arriving) (void)comm_aside_wait(sharers(m), u->ticket, &ignored);
-    u->arriving = false;
+    u->coming = u->arriving = false;
     place(m, unit, NULL, false);
     tensor_drop(&u->whole);
+}
+
+/* The pieces of all that share the unit. */
+static enum status exchange(struct model *m, struct weight_unit *u, struct err *e) {
+    const struct comm_buffer whole = {u->whole->data, u->whole->dtype, u->elements, 0};
+    if (world_of(m) == 1) return STATUS_OK;
+    TRY(comm_aside_begin(sharers(m), e));
+    TRY(comm_all_gather(sharers(m), m->space->device, &whole, e));
+    TRY(comm_aside_end(sharers(m), &u->ticket, e));
+    u->arriving = true;
+    return STATUS_OK;
 }
 
 /* Begins to gather. */
@@ -220,23 +294,23 @@ static enum status call(struct model *m, int64_t unit, struct err *e) {
     TRY(tensor_new(m->space, kept.dtype, 1, u->elements, CATEGORY_WEIGHTS, &u->whole, e));
     place(m, unit, u->whole, false);
     TRY(copy_piece(m, unit, &kept, false, e));
-    const struct comm_buffer whole = {u->whole->data, kept.dtype, u->elements, 0};
-    TRY(comm_aside_begin(sharers(m), e));
-    TRY(comm_all_gather(sharers(m), m->space->device, &whole, e));
-    TRY(comm_aside_end(sharers(m), &u->ticket, e));
-    u->arriving = true;
-    return STATUS_OK;
+    u->coming = kept.away;
+    return kept.away ? STATUS_OK : exchange(m, u, e);
 }
 
 enum status shard_gather(struct model *m, int64_t unit, int64_t next, struct err *e) {
-    if (!weights_are_sharded(m)) return STATUS_OK;
+    if (!weights_come_and_go(m)) return STATUS_OK;
     struct weight_unit *const u = unit_of(m, unit);
     TRY(call(m, unit, e));
-    if (u->arriving) {
-        TRY(comm_aside_wait(sharers(m), u->ticket, e));
-        u->arriving = false;
-        TRY(make_tails(m, unit, e));
+    const bool made = u->coming || u->arriving;
+    if (u->coming) {
+        TRY(device_copies_wait(m->space->device, e));
+        u->coming = false;
+        TRY(exchange(m, u, e));
     }
+    if (u->arriving) TRY(comm_aside_wait(sharers(m), u->ticket, e));
+    u->arriving = false;
+    if (made) TRY(make_tails(m, unit, e));
     return next == UNIT_NONE ? STATUS_OK : call(m, next, e);
 }
 

@@ -4,15 +4,19 @@
  * frozen weights with adapters, and in full fine-tuning f32 masters and what forward reads of them.
  * A unit is gathered when the walk enters it, forward or backward, and let go of when the walk
  * leaves; the one that comes next is on its way meanwhile. So a rank holds its pieces and two
- * units. What is quantised is kept, and travels, as codes. All ranks walk through the same units in
+ * units. With param_offloading its pieces, or all, wait in page-locked host memory and come over the
+ * bus. What is quantised is kept, and travels, as codes. All ranks walk through the same units in
  * the same order. Vectors and adapters stay whole. */
 #ifndef PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 #define PLIMSOLL_ENGINE_MODEL_SHARD_WEIGHTS_H
 
 #include "engine/model/model.h"
 
-/* Every function below does nothing for a model whose weights are whole. */
+/* Every function below does nothing for a model whose weights are whole and here. */
+/* Whether ranks share them, so that no rank computes alone. */
 bool weights_are_sharded(const struct model *m);
+/* Whether units come and go: they are shared, or wait in host memory (param_offloading). */
+bool weights_come_and_go(const struct model *m);
 /* Whether this storage is gathered with its unit: its value has no bytes in between. */
 bool storage_is_sharded(const struct model *m, const struct storage *s);
 /* Whether it is trained, and of its master each rank holds a piece (pieces.h): the master has bytes

@@ -85,6 +85,7 @@ enum status agree_layout(struct comm *comm, struct layout *layout, struct err *e
         layout->activation_offloading = layout->activation_offloading || l->activation_offloading;
         layout->optimizer_offloading = layout->optimizer_offloading || l->optimizer_offloading;
         layout->zero_stage = most(layout->zero_stage, l->zero_stage);
+        layout->param_offloading = layout->param_offloading || l->param_offloading;
         layout->eval_rows = least(layout->eval_rows, l->eval_rows);
         layout->sample_tokens = least(layout->sample_tokens, l->sample_tokens);
     }

@@ -43,7 +43,8 @@ static void add_storage(struct holding *h, const struct session *s, const struct
     const int64_t piece = count / s->mesh.axis[AXIS_SHARD].world;
     h->parameters += count;
     const struct quant_layout *const codes = &from->quantised.layout;
-    const int64_t held = storage_is_sharded(m, from) ? piece : count;
+    const bool away = m->options.param_offloading && storage_is_sharded(m, from);
+    const int64_t held = away ? 0 : storage_is_sharded(m, from) ? piece : count;
     if (codes->quant != QUANT_NONE) {
         h->bytes[HOLDING_WEIGHTS][DTYPE_COUNT + codes->quant] += codes->bytes * held / count;
     } else {

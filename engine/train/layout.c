@@ -16,6 +16,7 @@ struct layout layout_of_spec(const struct spec *spec, const struct model_config 
                            .activation_offloading = spec->activation_offloading,
                            .zero_stage = spec->parallel.zero_stage,
                            .optimizer_offloading = spec->optimizer_offloading,
+                           .param_offloading = spec->param_offloading,
                            .eval_rows = spec->per_device_eval_batch_size,
                            .sample_tokens = spec->data.max_length};
 }
@@ -25,7 +26,8 @@ bool layout_equal(const struct layout *a, const struct layout *b) {
            a->loss_chunk_rows == b->loss_chunk_rows &&
            a->checkpointed_layers == b->checkpointed_layers &&
            a->activation_offloading == b->activation_offloading &&
-           a->optimizer_offloading == b->optimizer_offloading && a->zero_stage == b->zero_stage &&
+           a->optimizer_offloading == b->optimizer_offloading &&
+           a->param_offloading == b->param_offloading && a->zero_stage == b->zero_stage &&
            a->eval_rows == b->eval_rows && a->sample_tokens == b->sample_tokens;
 }
 
@@ -37,6 +39,7 @@ cJSON *layout_to_json(const struct layout *layout) {
     json_add_i64(json, "checkpointed_layers", layout->checkpointed_layers);
     json_add_bool(json, "activation_offloading", layout->activation_offloading);
     json_add_bool(json, "optimizer_offloading", layout->optimizer_offloading);
+    json_add_bool(json, "param_offloading", layout->param_offloading);
     json_add_i64(json, "zero_stage", layout->zero_stage);
     json_add_i64(json, "eval_rows", layout->eval_rows);
     json_add_i64(json, "sample_tokens", layout->sample_tokens);
@@ -51,6 +54,7 @@ enum status layout_from_json(struct layout *layout, const cJSON *object, struct 
     TRY(json_get_i64(object, "checkpointed_layers", &layout->checkpointed_layers, e));
     TRY(json_get_bool(object, "activation_offloading", &layout->activation_offloading, e));
     TRY(json_get_bool(object, "optimizer_offloading", &layout->optimizer_offloading, e));
+    TRY(json_get_bool(object, "param_offloading", &layout->param_offloading, e));
     TRY(json_get_i64(object, "zero_stage", &layout->zero_stage, e));
     TRY(json_get_i64(object, "eval_rows", &layout->eval_rows, e));
     return json_get_i64(object, "sample_tokens", &layout->sample_tokens, e);

@@ -289,8 +289,8 @@ static enum status open_null(struct session *s, const struct plan_request *reque
     snprintf(device, sizeof device, "null:%s", kind);
     const struct session_place place = {.device = device, .train = true};
     struct session_options options = *request->options;
-    options.optimizer.offloading = layout_of(request).optimizer_offloading;
-    options.optimizer.zero_stage = layout_of(request).zero_stage;
+    const struct layout layout = layout_of(request);
+    session_take_layout(&options, &layout);
     return session_open(s, &place, request->config, &options, e);
 }
 

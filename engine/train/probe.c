@@ -66,7 +66,7 @@ static enum status open_loaded(struct probe *p, struct session *s, const struct 
     const struct session_source source = {.model = p->spec.model,
                                           .adapter = p->spec.adapter_name_or_path,
                                           .seed = (uint64_t)p->spec.seed};
-    p->options.optimizer.offloading = layout->optimizer_offloading;
+    session_take_layout(&p->options, layout);
     TRY(session_open(s, &place, p->asked->config, &p->options, e));
     return session_load(s, &source, &report, e);
 }

@@ -25,6 +25,7 @@ static const char *const NAMES[REMEDY_KIND_COUNT] = {
     [REMEDY_OFFLOAD_ACTIVATIONS] = "offload_activations",
     [REMEDY_ZERO_STAGE] = "zero_stage",
     [REMEDY_OFFLOAD_OPTIMIZER] = "offload_optimizer",
+    [REMEDY_OFFLOAD_PARAMS] = "offload_params",
 };
 
 const char *remedy_name(enum remedy_kind kind) {
@@ -182,6 +183,10 @@ static bool can_offload(const struct plan_request *r, const struct layout *layou
     return str_starts_with(r->spec->device, "cuda") && layout->checkpointed_layers > 0;
 }
 
+bool remedy_can_offload_params(const struct plan_request *r) {
+    return str_starts_with(r->spec->device, "cuda") && r->options->model.lora;
+}
+
 /* What goes to the host must find room there, or it would swap. */
 static bool host_has_room(const struct climb *c, const struct remedy *from,
                           const struct remedy *to) {
@@ -210,8 +215,11 @@ static enum status try_rung(struct climb *c, const struct remedy *from, enum rem
         to->layout.checkpointed_layers = layers;
     } else if (kind == REMEDY_OFFLOAD_ACTIVATIONS) {
         to->layout.activation_offloading = can_offload(c->request, &to->layout);
-    } else {
+    } else if (kind == REMEDY_OFFLOAD_OPTIMIZER) {
         to->layout.optimizer_offloading = true;
+    } else {
+        to->layout.param_offloading =
+            to->layout.param_offloading || remedy_can_offload_params(c->request);
     }
     if (layout_equal(&to->layout, &from->layout)) return STATUS_OK;
     TRY(plan_layout(c, &to->layout, &to->plan, e));
@@ -280,6 +288,12 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
         format = to->optimizer_offloading
                      ? "AdamW's states wait in host memory; updates are slower."
                      : "AdamW's states stay on the device.";
+        break;
+    case REMEDY_OFFLOAD_PARAMS:
+        format =
+            to->param_offloading
+                ? "Frozen weights wait in host memory and come layer by layer; steps are slower."
+                : "Frozen weights stay on the device.";
         break;
     case REMEDY_KIND_COUNT: break;
     }
@@ -390,6 +404,7 @@ struct layout remedy_undo(const struct layout *now, const struct layout *asked,
     case REMEDY_OFFLOAD_ACTIVATIONS: to.activation_offloading = asked->activation_offloading; break;
     case REMEDY_ZERO_STAGE: to.zero_stage = asked->zero_stage; break;
     case REMEDY_OFFLOAD_OPTIMIZER: to.optimizer_offloading = asked->optimizer_offloading; break;
+    case REMEDY_OFFLOAD_PARAMS: to.param_offloading = asked->param_offloading; break;
     case REMEDY_TRIM:
     case REMEDY_KIND_COUNT: break;
     }

@@ -22,10 +22,12 @@ enum remedy_kind {
     REMEDY_OFFLOAD_ACTIVATIONS,
     REMEDY_ZERO_STAGE,        /* ranks divide more among them */
     REMEDY_OFFLOAD_OPTIMIZER, /* AdamW's states wait in host memory */
+    REMEDY_OFFLOAD_PARAMS,    /* frozen weights wait there, on a GPU's host */
     REMEDY_KIND_COUNT
 };
 /* "trim", "eval_batch", "sample_length", "micro_batch", "loss_chunk", "checkpoint_some",
- * "checkpoint_all", "offload_activations", "zero_stage", "offload_optimizer". */
+ * "checkpoint_all", "offload_activations", "zero_stage", "offload_optimizer",
+ * "offload_params". */
 const char *remedy_name(enum remedy_kind kind);
 /* REMEDY_KIND_COUNT for an unknown name. */
 enum remedy_kind remedy_parse(const char *name);
@@ -67,6 +69,8 @@ void remedy_list_add(struct remedy_list *list, const struct remedy *rung);
  * last rung; "plan" as plan_to_json has it, without a capacity. Caller frees with cJSON_Delete. */
 cJSON *remedy_list_to_json(const struct remedy_list *list);
 
+/* Whether frozen weights can wait in host memory, and it is another memory. */
+bool remedy_can_offload_params(const struct plan_request *request);
 /* The plan of this layout, with its own shapes. */
 enum status remedy_plan(struct plan *plan, const struct plan_request *request,
                         const struct layout *layout, struct err *e);

@@ -35,7 +35,7 @@ enum status run_check_host(struct run *r, struct err *e) {
     char needed[24], there[24];
     return err_set_param(e, STATUS_OOM, "host memory",
                          "the run wants %s of the host's memory and may have %s before the machine "
-                         "would swap: end other programs, or turn off optimizer_offloading and "
-                         "activation_offloading",
+                         "would swap: end other programs, or turn off optimizer_offloading, "
+                         "param_offloading and activation_offloading",
                          str_bytes(wanted, needed), str_bytes(room, there));
 }

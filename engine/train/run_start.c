@@ -90,8 +90,7 @@ enum status run_open_session(struct run *r, struct err *e) {
                                         .comm = r->comm,
                                         .books = &r->books};
     if (!r->books.begun) device_books_begin(&r->books, place.device);
-    r->options.optimizer.offloading = r->layout.optimizer_offloading;
-    r->options.optimizer.zero_stage = r->layout.zero_stage;
+    session_take_layout(&r->options, &r->layout);
     TRY(session_open(&r->session, &place, &r->config, &r->options, e));
     r->session.device->hurried = true;
     start_trace("memory allocated");
@@ -99,8 +98,7 @@ enum status run_open_session(struct run *r, struct err *e) {
 }
 
 bool run_holds_layout(const struct run *r) {
-    return r->layout.optimizer_offloading == r->options.optimizer.offloading &&
-           r->layout.zero_stage == r->options.optimizer.zero_stage;
+    return session_has_layout(&r->options, &r->layout);
 }
 
 enum status run_load_weights(struct run *r, struct err *e) {

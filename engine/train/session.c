@@ -113,6 +113,7 @@ enum status session_options_read(struct session_options *o, const struct spec *s
                                               .seed = (uint64_t)spec->seed,
                                               .scales_loss = spec->fp16,
                                               .offloading = spec->optimizer_offloading};
+    o->model.param_offloading = spec->param_offloading;
     if (o->model.lora && spec->adapter_name_or_path) {
         TRY(adopt_adapter(o, spec->adapter_name_or_path, e));
     } else if (o->model.lora) {
@@ -121,6 +122,18 @@ enum status session_options_read(struct session_options *o, const struct spec *s
     o->model.target_modules = o->targets;
     o->model.target_count = o->target_count;
     return STATUS_OK;
+}
+
+void session_take_layout(struct session_options *o, const struct layout *layout) {
+    o->optimizer.offloading = layout->optimizer_offloading;
+    o->optimizer.zero_stage = layout->zero_stage;
+    o->model.param_offloading = layout->param_offloading;
+}
+
+bool session_has_layout(const struct session_options *o, const struct layout *layout) {
+    return o->optimizer.offloading == layout->optimizer_offloading &&
+           o->optimizer.zero_stage == layout->zero_stage &&
+           o->model.param_offloading == layout->param_offloading;
 }
 
 enum status session_options_for(struct session_options *o, const char *adapter,

@@ -42,6 +42,9 @@ struct session_options {
     int64_t target_count;
 };
 enum status session_options_read(struct session_options *o, const struct spec *spec, struct err *e);
+/* What a layout has of what a session holds all the time; and whether these options have it. */
+void session_take_layout(struct session_options *o, const struct layout *layout);
+bool session_has_layout(const struct session_options *o, const struct layout *layout);
 /* How a spec divides the work among parallel.ranks. */
 struct mesh_shape session_shape(const struct spec *spec);
 /* Which of the ranks that train different rows this one is, or shares the work of. */

@@ -57,7 +57,7 @@ done:
  * ranks exchange memory. */
 static bool repeats(const struct model *m, const struct step_options *o) {
     const bool drops = m->options.lora && m->options.lora_dropout > 0;
-    const bool exchanges = shard_has_marks(m) || weights_are_sharded(m) || m->group;
+    const bool exchanges = shard_has_marks(m) || weights_come_and_go(m) || m->group;
     return o->totals && !o->layout.activation_offloading && !drops && !exchanges;
 }
 

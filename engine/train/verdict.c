@@ -43,6 +43,8 @@ static cJSON *keys_of(const struct layout *l, const struct plan_request *r) {
         json_add_bool(set, "optimizer_offloading", l->optimizer_offloading);
     if (l->zero_stage != asked.zero_stage)
         json_add_i64(cJSON_AddObjectToObject(set, "parallel"), "zero_stage", l->zero_stage);
+    if (l->param_offloading != asked.param_offloading)
+        json_add_bool(set, "param_offloading", l->param_offloading);
     return set;
 }
 
@@ -122,6 +124,7 @@ static struct layout smallest(const struct plan_request *r, const struct layout 
     l.checkpointed_layers = r->config->layers;
     l.activation_offloading = str_starts_with(r->spec->device, "cuda");
     l.optimizer_offloading = true;
+    l.param_offloading = l.param_offloading || remedy_can_offload_params(r);
     return l;
 }
 

@@ -60,6 +60,12 @@ const METHODS = {
         parallel: { zero_stage: 3 },
         data: { packing: false },
     },
+    "ZeRO-3, weights in host memory": {
+        gradient_checkpointing: true,
+        gradient_checkpointing_layers: 2,
+        param_offloading: true,
+        parallel: { zero_stage: 3 },
+    },
     // Two copies, each divided between two ranks.
     "hybrid, ZeRO-2, full": { ...FULL, parallel: { zero_stage: 2, ...HYBRID }, worlds: [4] },
     "hybrid, ZeRO-3": { parallel: { zero_stage: 3, ...HYBRID }, worlds: [4] },

@@ -38,6 +38,7 @@ const LABELS = {
     "memory.allow": "What may be proposed besides",
     gradient_checkpointing_layers: "Checkpointed layers",
     optimizer_offloading: "Keep the optimizer in host memory",
+    param_offloading: "Keep frozen weights in host memory",
     "parallel.ranks": "Ranks",
     "parallel.zero_stage": "ZeRO stage",
     "parallel.silence_s": "Silence before a rank is lost",

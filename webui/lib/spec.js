@@ -31,7 +31,7 @@ const GROUPS = [
     ["Precision", /^(bf16|fp16|tf32|stochastic_rounding|full_determinism)$/],
     [
         "Memory and device",
-        /^(device|gradient_checkpointing\w*|activation_offloading|loss_chunk_rows|cuda_\w+|memory\..+)$/,
+        /^(device|gradient_checkpointing\w*|\w+_offloading|loss_chunk_rows|cuda_\w+|memory\..+)$/,
     ],
     ["Several ranks", /^parallel\./],
 ];
