@@ -184,7 +184,9 @@ static void open_session(struct golden *g, const char *device, bool tails) {
     fill_products(g->session.device);
     const struct session_source source = {.model = g->folder,
                                           .adapter = g->spec.adapter_name_or_path};
-    if (g->session.device->computes) must(session_load(&g->session, &source, &report, &e), &e);
+    must(g->session.device->computes ? session_load(&g->session, &source, &report, &e)
+                                     : session_load_nothing(&g->session, &source, &e),
+         &e);
 }
 
 static void read_golden(struct golden *g, const char *name, const char *variant, const char *device,
