@@ -47,7 +47,8 @@ enum { STEP_COUNT = 5 };
 static struct layout step_of(const struct spec *spec, const struct model_config *config,
                              const struct layout *asked, int step) {
     struct layout l = *asked;
-    if (step >= 1) l.micro_rows = l.eval_rows = 1;
+    if (step >= 1) l.micro_rows = 1;
+    if (step >= 1 && spec->data.eval_files.count > 0) l.eval_rows = 1;
     if (step >= 2 && l.loss_chunk_rows > LOSS_CHUNK) l.loss_chunk_rows = LOSS_CHUNK;
     if (step >= 3) l.checkpointed_layers = config->layers;
     if (step >= 4) l.activation_offloading = str_starts_with(spec->device, "cuda");
@@ -66,10 +67,9 @@ static enum status plan_step_of(struct search *s, struct changed *c, const struc
     out->layout = *layout;
     out->need = plan_need(&s->plans->plan);
     out->fits = out->need <= s->place->capacity;
-    const struct step_time time =
-        estimate_step(plan_ranks_slowest(s->plans, s->place), &s->place->rates, &s->place->links,
-                      &s->plans->shape);
-    out->tokens_per_second = time.seconds > 0 ? time.tokens / time.seconds : 0;
+    out->time = estimate_step(plan_ranks_slowest(s->plans, s->place), &s->place->rates,
+                              &s->place->links, &s->plans->shape);
+    out->tokens_per_second = out->time.seconds > 0 ? out->time.tokens / out->time.seconds : 0;
     return STATUS_OK;
 }
 
@@ -81,8 +81,11 @@ static enum status plan_steps_of(struct search *s, struct changed *c, struct aut
     const struct layout least = step_of(&c->spec, s->run->config, &out->asked, last);
     TRY(plan_step_of(s, c, &least, out, e));
     if (!out->fits || last == 0) return STATUS_OK;
+    struct layout before = least;
     for (int step = 0; step < last; step++) {
         const struct layout layout = step_of(&c->spec, s->run->config, &out->asked, step);
+        if (layout_equal(&layout, &before)) continue;
+        before = layout;
         TRY(plan_step_of(s, c, &layout, out, e));
         if (out->fits) return STATUS_OK;
     }
@@ -327,6 +330,10 @@ static cJSON *candidate_to_json(const struct auto_candidate *c) {
     }
     if (c->fits && c->tokens_per_second > 0) {
         json_add_number(item, "tokens_per_second", c->tokens_per_second);
+        json_add_number(item, "seconds_per_step", c->time.seconds);
+        json_add_number(item, "exchange_seconds", c->time.exchange);
+        json_add_number(item, "hidden_seconds", c->time.hidden);
+        json_add_number(item, "waiting_seconds", c->time.waiting);
     } else {
         cJSON_AddNullToObject(item, "tokens_per_second");
     }

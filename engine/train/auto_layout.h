@@ -16,7 +16,8 @@ struct auto_candidate {
     char *refused; /* why there is no plan of it, or NULL */
     int64_t need;  /* of the neediest rank */
     bool fits;
-    double tokens_per_second;    /* of all ranks; 0: rates are unknown */
+    struct step_time time;       /* of all ranks; zero: rates are unknown */
+    double tokens_per_second;    /* likewise */
     struct layout asked, layout; /* without and with the changes that it takes to fit */
 };
 /* Zeroed: nothing was searched. */
@@ -42,7 +43,7 @@ struct auto_run {
 enum status auto_layout_find(const struct auto_run *run, const struct estimate_place *place,
                              struct auto_layouts *found, struct err *e);
 /* {"why","picked","candidates":[{"layout","set":{},"need_bytes","fits","tokens_per_second",
- * "with":[remedy...],"refused"}]}; NULL when nothing was searched. Caller frees. */
+ * "seconds_per_step","exchange_seconds","hidden_seconds","waiting_seconds","with":[remedy...],"refused"}]}; NULL when nothing was searched. Caller frees. */
 cJSON *auto_layouts_to_json(const struct auto_layouts *found);
 
 /* parallel.ranks "auto" becomes a number: every GPU that is here (of device cuda), those of one

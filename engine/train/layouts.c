@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 
-enum { STAGES_MAX = 64, ZERO_MAX = 3 };
+enum { STAGES_MAX = 16, ZERO_MAX = 3 };
 
 struct list {
     struct layout_choice *items;
@@ -56,7 +56,7 @@ static void add_meshes(struct list *l, const struct layout_choice *base, int64_t
         if (!tensor_fits(base->ranks, per_node, t)) continue;
         for (int64_t p = 1; p <= base->ranks / t && p <= layers && p <= STAGES_MAX; p++) {
             struct layout_choice c = *base;
-            if (base->ranks / t % p != 0 || (base->ranks > STAGES_MAX && (p & (p - 1)))) continue;
+            if (base->ranks / t % p != 0 || (base->ranks > 64 && (p & (p - 1)))) continue;
             c.tensor = t;
             c.pipeline = p;
             if (t > 1 || p > 1) add_stages_of_zero(l, &c);
