@@ -6,7 +6,7 @@
 enum status flight_open(struct flight *f, struct model *m, const struct batch *batch,
                         const struct step_options *options, struct step_sums *sums, struct err *e) {
     ASSERT(!f->open && options->totals);
-    *f = (struct flight){.open = true, .empty = batch->trained == 0, .tokens = batch->tokens};
+    *f = (struct flight){.open = true, .empty = batch->trained == 0};
     if (f->empty) return STATUS_OK;
     tape_init(&f->tape, m->space);
     f->tape.training = true;
@@ -42,7 +42,7 @@ enum status flight_expect(struct flight *f, struct err *e) {
     struct tensor_space *const space = f->tape.space;
     arena_enter(space->arena, PHASE_BACKWARD);
     arena_set_label(space->arena, (struct arena_label){"from the next stage", -1});
-    return tensor_activation(space, f->tokens, f->handed->cols, 0, &f->back, e);
+    return tensor_activation(space, f->handed->rows, f->handed->cols, 0, &f->back, e);
 }
 
 static enum status begin_backward(struct flight *f, struct err *e) {

@@ -18,7 +18,6 @@ struct flight {
     struct gradient *given, *handed; /* of what came in, and of what went out */
     struct tensor *out;              /* [T,C] for a neighbour */
     struct tensor *back;             /* [T,C] the gradient that comes back of what was handed on */
-    int64_t tokens;
 };
 
 /* The batch on the device, and room in micro.inputs.given; adds to trained and tokens of the sums.

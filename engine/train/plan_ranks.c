@@ -148,8 +148,9 @@ static bool shapes_equal(const struct plan_ranks *r, const struct batch_shapes *
 static struct plan_class *find_class(struct plan_ranks *r, const struct plan_class *wanted) {
     for (int64_t i = 0; i < r->class_count; i++) {
         struct plan_class *const c = &r->classes[i];
-        if (c->stage == wanted->stage && c->held == wanted->held && c->speaks == wanted->speaks &&
-            shapes_equal(r, &c->train, &r->train) && shapes_equal(r, &c->eval, &r->eval))
+        if (c->stage == wanted->stage && c->tensor == wanted->tensor && c->held == wanted->held &&
+            c->speaks == wanted->speaks && shapes_equal(r, &c->train, &r->train) &&
+            shapes_equal(r, &c->eval, &r->eval))
             return c;
     }
     return NULL;
@@ -160,10 +161,19 @@ static bool speaks_alone(const struct plan_ranks *r) {
     return r->subject.spec->sample_prompts.count > 0 && r->shape.degree[AXIS_PIPELINE] == 1;
 }
 
+/* Rows are divided among ranks that share a layer; not all have as many, unless the number of rows
+ * is known to be divisible. */
+static int64_t place_that_matters(const struct plan_ranks *r, const struct mesh_place *place) {
+    const struct plan_subject *const s = &r->subject;
+    const bool even = s->spec->data.max_length % r->shape.degree[AXIS_TENSOR] == 0;
+    return even && !s->corpus ? 0 : place->at[AXIS_TENSOR];
+}
+
 static enum status place_rank(struct plan_ranks *r, int64_t rank, uint64_t held, struct err *e) {
     const struct mesh_place place = mesh_place_of(&r->shape, rank);
     const struct plan_class wanted = {.first = rank,
                                       .stage = place.at[AXIS_PIPELINE],
+                                      .tensor = place_that_matters(r, &place),
                                       .held = held,
                                       .speaks = rank == 0 && speaks_alone(r)};
     struct plan_class *c = find_class(r, &wanted);

@@ -26,6 +26,7 @@ enum { PLAN_RANKS_MAX = 64 };
 struct plan_class {
     int64_t first, count; /* its first rank, and how many there are */
     int64_t stage;        /* of the pipeline */
+    int64_t tensor;       /* place on the tensor axis, where that matters */
     uint64_t held;        /* fingerprint of what its ranks hold all the time */
     bool speaks;          /* makes samples */
     struct batch_shapes train, eval;

@@ -46,16 +46,20 @@ await check("exchange takes longer over a slower network, and most of a step ove
     assert.equal(of("auto").exchange.network.from, "assumed");
 });
 
-// What two cards did (BENCHMARKS.md, gpus): 0.898 of twice the rate of one.
+// What two cards did (BENCHMARKS.md, gpus) when all gradients were summed after the last backward: 0.898 of twice the
+// rate of one. Beside backward it is more, and the plan tells how much of the sum is hidden.
 await check("two H200s that sum all gradients of 1.5B are as efficient as measured", () => {
     const of = (ranks) => {
         const keys = { ...LARGE, model: "Qwen2.5-1.5B", finetuning_type: "full", per_device_train_batch_size: 4 };
-        const answer = plan({ ...keys, parallel: { ranks }, data: { max_length: 2048 } }, "--card", "h200");
-        return answer.time.tokens_per_second;
+        return plan({ ...keys, parallel: { ranks }, data: { max_length: 2048 } }, "--card", "h200").time;
     };
-    const efficiency = of(2) / (2 * of(1));
-    console.log(`# planned efficiency ${efficiency.toFixed(3)}, measured 0.898`);
-    assert.ok(Math.abs(efficiency / 0.898 - 1) < 0.04, String(efficiency));
+    const [one, two] = [of(1), of(2)];
+    const beside = two.tokens_per_second / (2 * one.tokens_per_second);
+    const { seconds, hidden_seconds: hidden } = two.exchange;
+    const after = one.seconds_per_step / (one.seconds_per_step + seconds + hidden);
+    console.log(`# planned efficiency ${after.toFixed(3)}, measured 0.898; beside backward ${beside.toFixed(3)}`);
+    assert.ok(Math.abs(after / 0.898 - 1) < 0.04, String(after));
+    assert.ok(beside >= after && beside <= 1.001, String(beside));
 });
 
 const RULE = { finetuning_type: "full", max_steps: 3, per_device_train_batch_size: 1, memory: { on_oom: "off" } };
