@@ -66,13 +66,18 @@ static void divide(cJSON *keys, const struct advice_facts *f, int64_t ranks, int
     json_add_i64(parallel, "zero_stage", stage);
 }
 
+/* Frozen weights that are large beside the device. */
+static bool can_quantise(const struct advice_facts *f) {
+    return !f->full && !f->quantised && f->weights > f->capacity / 2;
+}
+
 /* For weights or states: what makes them smaller, then what spreads them. */
 static int choose_for_states(const struct advice_facts *f, enum advice_kind *out) {
     int count = 0;
     if (f->full) out[count++] = ADVICE_LORA;
     if (f->full && f->gpu && !f->wide && !f->rounding) out[count++] = ADVICE_STOCHASTIC_ROUNDING;
     if (ranks_for_zero(f) > 0) out[count++] = ADVICE_ZERO;
-    if (!f->full && f->weights > f->capacity) out[count++] = ADVICE_NF4;
+    if (can_quantise(f)) out[count++] = ADVICE_NF4;
     out[count++] = ADVICE_SHARD;
     return count;
 }
@@ -82,6 +87,7 @@ static int choose_for_activations(const struct advice_facts *f, enum advice_kind
     if (!f->checkpointing) out[count++] = ADVICE_CHECKPOINTING;
     if (f->rows > 1) out[count++] = ADVICE_MICRO_BATCH;
     if (f->longest >= LONG_TOKENS && f->gpu && !f->offloading) out[count++] = ADVICE_OFFLOADING;
+    if (can_quantise(f)) out[count++] = ADVICE_NF4;
     if (f->longest >= 2 * SHORTEST_TOKENS) out[count++] = ADVICE_SHORTER;
     return count;
 }
@@ -109,6 +115,7 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
     case ADVICE_STOCHASTIC_ROUNDING: json_add_bool(keys, "stochastic_rounding", true); return keys;
     case ADVICE_ZERO: divide(keys, f, ranks_for_zero(f), 1); return keys;
     case ADVICE_SHARD: divide(keys, f, ranks_for_shard(f), 3); return keys;
+    case ADVICE_NF4: json_add_bool(keys, "load_in_4bit", true); return keys;
     case ADVICE_CHECKPOINTING: json_add_bool(keys, "gradient_checkpointing", true); return keys;
     case ADVICE_OFFLOADING:
         json_add_bool(keys, "gradient_checkpointing", true);
@@ -124,7 +131,6 @@ cJSON *advice_keys(enum advice_kind kind, const struct advice_facts *f) {
         json_add_i64(keys, "gradient_accumulation_steps", 2 * f->accumulation);
         return keys;
     case ADVICE_PLAIN:
-    case ADVICE_NF4:
     case ADVICE_KIND_COUNT: break;
     }
     cJSON_Delete(keys);
@@ -158,8 +164,8 @@ char *advice_sentence(enum advice_kind kind, const struct advice_facts *f) {
         return str_format("Shorter rows: cut or split them at %lld tokens. This changes the data.",
                           (long long)f->longest / 2);
     case ADVICE_NF4:
-        return str_format("The weights alone take %s. In 4 bits (NF4) they would take about a "
-                          "quarter; this version does not train on NF4 weights.",
+        return str_format("The frozen weights take %s. Keep those of the layers in 4 bits (NF4, "
+                          "QLoRA). This changes what is learned a little.",
                           str_bytes(f->weights, a));
     case ADVICE_SHARD:
         return str_format("Weights and states take %s of %s: spread over at least %lld cards they "

@@ -21,7 +21,7 @@ enum advice_kind {
     ADVICE_MICRO_BATCH,
     ADVICE_OFFLOADING, /* of activations */
     ADVICE_SHORTER,
-    ADVICE_NF4,   /* not in this version */
+    ADVICE_NF4,   /* frozen weights in 4 bits: what is learned changes a little */
     ADVICE_SHARD, /* several cards that divide weights too */
     ADVICE_KIND_COUNT
 };
@@ -40,6 +40,7 @@ struct advice_facts {
     int64_t rows, accumulation; /* of a micro-batch; micro-batches of a step */
     bool full, wide;            /* every weight is trained; weights are float32 */
     bool gpu, checkpointing, offloading, rounding;
+    bool quantised; /* frozen weights are in 4 or 8 bits */
 };
 
 /* Fills `out` with what to offer, the best first; returns how many. */

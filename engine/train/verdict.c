@@ -86,6 +86,7 @@ static struct advice_facts facts_of(const struct plan *plan, const struct plan_r
         .checkpointing = layout.checkpointed_layers == r->config->layers,
         .offloading = layout.activation_offloading,
         .rounding = r->spec->stochastic_rounding,
+        .quantised = r->options->model.quant != QUANT_NONE,
     };
 }
 

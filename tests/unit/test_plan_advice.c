@@ -66,6 +66,11 @@ static void test_advice_weights_too_big_means_four_bits_or_sharding(void **state
     must_offer(&f, "nf4 shard");
     f.wide = true;
     must_offer(&f, "bf16 nf4 shard");
+    f.wide = false;
+    f.weights = 60; /* they leave no room for activations */
+    must_offer(&f, "checkpointing micro_batch nf4 shorter");
+    f.quantised = true;
+    must_offer(&f, "checkpointing micro_batch shorter");
 }
 
 static void test_advice_activations_too_big_means_checkpointing(void **state) {
