@@ -154,7 +154,6 @@ enum { TAIL_GRANULE = 8 };
 static void ride_in_tails(struct model *m, const struct linear_layout *l) {
     const struct model_options *const o = &m->options;
     if (!m->space->device->lora_tails || o->use_dora || o->lora_dropout > 0) return;
-    if (o->quant != QUANT_NONE) return; /* a weight that is made for each product has no tail */
     struct storage *const weight = &m->storages[l->weight], *const a = &m->storages[l->lora_a];
     weight->tail = (a->rows + TAIL_GRANULE - 1) / TAIL_GRANULE * TAIL_GRANULE;
     a->inside = l->weight;

@@ -111,13 +111,18 @@ static enum status allocate_augmented(struct model *m, struct storage *s, struct
     return STATUS_OK;
 }
 
+/* An adapter as a block of the matrix of its layer. */
+static struct tensor *tail_view(struct model *m, const struct storage *s) {
+    const struct storage *const weight = &m->storages[s->inside];
+    if (storage_is_quantised(weight)) return quantised_tail_view(weight, s);
+    if (storage_is_sharded(m, weight)) return hollow_block(m, s, weight->augmented->ld);
+    return tensor_view_block(weight->augmented, s->inside_row, s->rows, s->inside_col, s->cols);
+}
+
 static enum status allocate_value(struct model *m, struct storage *s, struct err *e) {
     const enum dtype dtype = units_value_dtype(m, s->kind);
     if (s->inside >= 0) {
-        struct tensor *const whole = m->storages[s->inside].augmented;
-        s->value = storage_is_sharded(m, &m->storages[s->inside])
-                       ? hollow_block(m, s, whole->ld)
-                       : tensor_view_block(whole, s->inside_row, s->rows, s->inside_col, s->cols);
+        s->value = tail_view(m, s);
     } else if (storage_is_quantised(s)) {
         return quantised_allocate(m, s, e);
     } else if (s->tail > 0) {
@@ -155,7 +160,7 @@ static enum status list_tails(struct model *m, struct err *e) {
     enum status status = STATUS_OK;
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
-        if (!in_tail(s) || storage_is_sharded(m, &m->storages[s->inside])) continue;
+        if (!in_tail(s) || tails_are_gathered(m, &m->storages[s->inside])) continue;
         ASSERT(s->master->dtype == DTYPE_F32 && s->value->dtype == m->options.weight_dtype);
         items[m->tail_count++] = (struct convert_item){.src = s->master->data,
                                                        .dst = s->value->data,
@@ -268,7 +273,7 @@ void model_release(struct model *m) {
         tensor_release(m->storages[i].master);
         tensor_release(m->storages[i].value);
         tensor_release(m->storages[i].augmented);
-        tensor_release(m->storages[i].quantised.bytes);
+        quantised_release(&m->storages[i]);
     }
     tensor_release(m->tail_items);
     tensor_release(m->inv_freq[0]);

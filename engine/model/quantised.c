@@ -58,13 +58,45 @@ enum status quantised_declare(struct model *m, struct err *e) {
     return STATUS_OK;
 }
 
+static struct tensor *hollow(struct model *m, const struct storage *s, int64_t rows) {
+    struct tensor *const t = tensor_hollow(m->space, m->options.weight_dtype, rows, s->cols);
+    if (s->tail > 0) t->ld = tail_pitch(s);
+    return t;
+}
+
+/* Zero where there is no adapter. */
+static enum status allocate_tails(struct model *m, struct storage *s, struct err *e) {
+    const enum dtype dtype = m->options.weight_dtype;
+    struct quantised *const q = &s->quantised;
+    s->augmented = hollow(m, s, s->rows + s->tail);
+    TRY(tensor_new(m->space, dtype, s->tail, s->cols + s->tail, CATEGORY_ADAPTERS, &q->below, e));
+    TRY(tensor_new(m->space, dtype, s->rows, s->tail, CATEGORY_ADAPTERS, &q->beside, e));
+    TRY(tensor_fill_zero(q->below, e));
+    return tensor_fill_zero(q->beside, e);
+}
+
 enum status quantised_allocate(struct model *m, struct storage *s, struct err *e) {
-    s->value = tensor_hollow(m->space, m->options.weight_dtype, s->rows, s->cols);
     const int64_t words = s->quantised.layout.bytes / 4;
+    s->value = hollow(m, s, s->rows);
+    if (s->tail > 0) TRY(allocate_tails(m, s, e));
     if (!storage_is_sharded(m, s))
         return tensor_new(m->space, DTYPE_I32, 1, words, CATEGORY_WEIGHTS, &s->quantised.bytes, e);
     s->quantised.bytes = tensor_hollow(m->space, DTYPE_I32, 1, words);
     return STATUS_OK;
+}
+
+struct tensor *quantised_tail_view(const struct storage *weight, const struct storage *adapter) {
+    const struct quantised *const q = &weight->quantised;
+    const int64_t row = adapter->inside_row - weight->rows;
+    return row >= 0 ? tensor_view_block(q->below, row, adapter->rows, 0, adapter->cols)
+                    : tensor_view_block(q->beside, adapter->inside_row, adapter->rows,
+                                        adapter->inside_col - weight->cols, adapter->cols);
+}
+
+void quantised_release(struct storage *s) {
+    tensor_drop(&s->quantised.bytes);
+    tensor_drop(&s->quantised.below);
+    tensor_drop(&s->quantised.beside);
 }
 
 void quantised_target(const struct model *m, const struct param *p, struct load_item *item) {

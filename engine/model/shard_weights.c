@@ -45,6 +45,10 @@ bool storage_is_sharded(const struct model *m, const struct storage *s) {
                            : s->kind == PARAM_WEIGHT || s->kind == PARAM_EMBEDDING;
 }
 
+bool tails_are_gathered(const struct model *m, const struct storage *weight) {
+    return weight->tail > 0 && storage_is_sharded(m, weight) && !storage_is_quantised(weight);
+}
+
 static struct weight_unit *unit_of(const struct model *m, int64_t unit) {
     ASSERT(unit < m->config.layers && unit >= -UNITS_BESIDE);
     return &m->weight_shards->units[unit >= 0 ? unit : m->config.layers - 1 - unit];
@@ -180,7 +184,7 @@ static void place(struct model *m, int64_t unit, const struct tensor *whole, boo
         if (s->unit != unit || !chosen || !s->value || !t) continue;
         if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
         t->data = element(whole ? whole->data : NULL, t->dtype, first);
-        if (s->tail > 0) place_tails(m, s, t->data);
+        if (tails_are_gathered(m, s)) place_tails(m, s, t->data);
         first += elements_of(s);
     }
 }
@@ -190,6 +194,7 @@ static enum status make_tails(struct model *m, int64_t unit, struct err *e) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
         if (s->inside < 0 || m->storages[s->inside].unit != unit) continue;
+        if (!tails_are_gathered(m, &m->storages[s->inside])) continue;
         TRY(tensor_convert(s->value, s->master, s->scale, e));
     }
     return STATUS_OK;

@@ -27,6 +27,9 @@ bool storage_is_divided(const struct model *m, const struct storage *s);
 /* Elements between the rows of a weight that has room for adapters behind them. */
 int64_t tail_pitch(const struct storage *s);
 
+/* Whether the adapters in this weight's tails come and go with it. */
+bool tails_are_gathered(const struct model *m, const struct storage *weight);
+
 /* Called by model_build after storages are declared, and by model_release. */
 enum status shard_weights_open(struct model *m, struct err *e);
 void shard_weights_close(struct model *m);

@@ -23,18 +23,42 @@ static enum status decode(const struct quantised *from, const struct tensor *to,
     return STATUS_OK;
 }
 
+static enum status copy_block(const struct tensor *from, const struct tensor *to, int64_t row,
+                              int64_t col, struct err *e) {
+    const struct convert_args args = {.rows = from->rows,
+                                      .cols = from->cols,
+                                      .scale = 1,
+                                      .src = tensor_matrix(from),
+                                      .dst = tensor_matrix_at(to, row, col)};
+    return device_convert(to->space->device, &args, e);
+}
+
+/* The adapters that ride in tails: small, so they are kept and copied. */
+static enum status add_tails(const struct linear *l, struct err *e) {
+    const struct quantised *const q = l->codes;
+    TRY(copy_block(q->beside, l->augmented, 0, l->weight->cols, e));
+    return copy_block(q->below, l->augmented, l->weight->rows, 0, e);
+}
+
 enum status linear_open_weight(const struct linear *l, struct tensor **scratch, struct err *e) {
     if (!l->codes) return STATUS_OK;
     struct tensor *const weight = l->weight;
     ASSERT(!weight->data && !weight->gradient && l->codes->bytes->data);
-    TRY(tensor_new(weight->space, weight->dtype, weight->rows, weight->cols, CATEGORY_WORKSPACE,
-                   scratch, e));
+    const struct shape shape = {.dtype = weight->dtype,
+                                .rows = weight->rows + l->tail,
+                                .cols = weight->cols,
+                                .tail = l->tail};
+    TRY(tensor_make(weight->space, &shape, CATEGORY_WORKSPACE, scratch, e));
+    ASSERT((*scratch)->ld == weight->ld);
     weight->data = (*scratch)->data;
-    return decode(l->codes, weight, e);
+    if (l->augmented) l->augmented->data = weight->data;
+    TRY(decode(l->codes, weight, e));
+    return l->augmented ? add_tails(l, e) : STATUS_OK;
 }
 
 void linear_close_weight(const struct linear *l, struct tensor **scratch) {
     if (!*scratch) return;
     l->weight->data = NULL;
+    if (l->augmented) l->augmented->data = NULL;
     tensor_drop(scratch);
 }

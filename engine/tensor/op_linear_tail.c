@@ -17,6 +17,18 @@ static int64_t inputs(const struct linear *l) {
     return l->weight->cols;
 }
 
+/* [tail, K]: A, and what pads it. Apart from the weight where that is made for each product. */
+static struct matrix below(const struct linear *l) {
+    return l->codes ? tensor_matrix(l->codes->below)
+                    : tensor_matrix_at(l->augmented, outputs(l), 0);
+}
+
+/* [N, tail]: s * B. */
+static struct matrix beside(const struct linear *l) {
+    return l->codes ? tensor_matrix(l->codes->beside)
+                    : tensor_matrix_at(l->augmented, 0, inputs(l));
+}
+
 enum status tail_xa(const struct linear *l, const struct tensor *x, struct matrix to,
                     struct err *e) {
     const struct gemm_args args = {.m = x->rows,
@@ -25,7 +37,7 @@ enum status tail_xa(const struct linear *l, const struct tensor *x, struct matri
                                    .alpha = 1,
                                    .trans_b = true,
                                    .a = tensor_matrix(x),
-                                   .b = tensor_matrix_at(l->augmented, outputs(l), 0),
+                                   .b = below(l),
                                    .c = to};
     return device_gemm(x->space->device, &args, e);
 }
@@ -63,7 +75,7 @@ enum status tail_forward(struct tape *tape, const struct linear *l, struct tenso
                                    .beta = 1,
                                    .trans_b = true,
                                    .a = tensor_matrix(*xa),
-                                   .b = tensor_matrix_at(l->augmented, 0, inputs(l)),
+                                   .b = beside(l),
                                    .c = tensor_matrix(y)};
     return device_gemm(tape->space->device, &more, e);
 }
@@ -76,7 +88,7 @@ static enum status make_s(const struct linear *l, const struct tensor *dy, struc
                                    .k = outputs(l),
                                    .alpha = 1,
                                    .a = tensor_matrix(dy),
-                                   .b = tensor_matrix_at(l->augmented, 0, inputs(l)),
+                                   .b = beside(l),
                                    .c = to};
     return device_gemm(dy->space->device, &args, e);
 }
@@ -110,6 +122,6 @@ enum status tail_input(const struct linear_back *b, const struct tensor *dx, boo
     args.k = l->tail;
     args.beta = 1;
     args.a = b->dxa;
-    args.b = tensor_matrix_at(l->augmented, outputs(l), 0);
+    args.b = below(l);
     return device_gemm(dy->space->device, &args, e);
 }

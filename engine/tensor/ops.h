@@ -59,6 +59,9 @@ enum { LINEAR_ADAPTERS_MAX = 3 };
 struct quantised {
     struct quant_layout layout; /* quant is QUANT_NONE for a matrix of numbers */
     struct tensor *bytes;       /* [1, layout.bytes/4] i32 */
+    /* With adapters in tails, what lies below the weight and to its right: [tail,K+tail], which is
+     * A and zeros, and [N,tail], scaling * B. Or NULL. */
+    struct tensor *below, *beside;
 };
 
 /* y = x W^T + bias + sum over adapters of scaling * (dropout(x) A^T) B^T; with a magnitude m, on

@@ -3,7 +3,9 @@
 //
 // --full: two and three ranks each, and with checkpointing; else one of the two.
 import assert from "node:assert/strict";
-import { check, finish, newRun, skip } from "../engine/support.mjs";
+import { writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { ask, check, finish, newFolder, newRun, skip } from "../engine/support.mjs";
 import { assertClose, curveOf, eventsOf, hasMpi, runRanks } from "./support_ranks.mjs";
 
 const full = process.argv.includes("--full");
@@ -11,7 +13,7 @@ const ROWS = 12;
 const METHODS = {
     nf4: [{ load_in_4bit: true }, 2],
     "nf4, double quantised": [{ load_in_4bit: true, bnb_4bit_use_double_quant: true, gradient_checkpointing: true }, 3],
-    "float8_e4m3": [{ base_weight_dtype: "float8_e4m3" }, 3],
+    float8_e4m3: [{ base_weight_dtype: "float8_e4m3" }, 3],
     "nf4, dora": [{ load_in_4bit: true, use_dora: true }, 2],
 };
 
@@ -28,10 +30,19 @@ async function runWorld(keys, world, zero_stage) {
     return folder;
 }
 
-// Bytes of the base that one rank has, by what the engine says that it holds.
-function weightsOf(folder) {
-    const [{ groups }] = eventsOf(folder, 0, "model");
-    return groups.filter((g) => g.name === "attention" || g.name === "mlp").reduce((sum, g) => sum + g.bytes.weights, 0);
+// Bytes of the layers' matrices that rank 0 has, by what the engine says that it holds.
+function layersOf(folder) {
+    const { groups } = eventsOf(folder, 0).find((e) => e.groups);
+    const layers = groups.filter((g) => g.name === "attention" || g.name === "mlp");
+    return layers.reduce((sum, g) => sum + g.bytes.weights, 0);
+}
+
+// What is gathered in a step of two ranks, as it is planned for two cards.
+function bytesPerStep(keys) {
+    const spec = join(newFolder(), "spec.json");
+    const base = { model: "Llama-3.1-70B", device: "cuda", bf16: true, parallel: { ranks: 2, zero_stage: 3 } };
+    writeFileSync(spec, JSON.stringify({ ...base, ...keys, data: { max_length: 512 } }));
+    return ask("plan", spec, "--card", "h200").json.time.exchange.bytes_per_step;
 }
 
 for (const [name, [keys, fewest]] of Object.entries(METHODS)) {
@@ -42,8 +53,16 @@ for (const [name, [keys, fewest]] of Object.entries(METHODS)) {
         await check(`${name}: ${world} ranks have the curve of one, and the planned memory`, async () => {
             const folder = await runWorld(keys, world, 3);
             assertClose(curveOf(folder), curveOf(alone), name);
+            const share = layersOf(folder) / layersOf(alone);
+            assert.ok(Math.abs(share * world - 1) < 0.01, `${share} of the layers for each of ${world}`);
         });
     }
 }
+await check("codes are what travels: a quarter, and half, of what 16 bits take", () => {
+    const [bf16, nf4, fp8] = [{}, METHODS.nf4[0], METHODS.float8_e4m3[0]].map(bytesPerStep);
+    assert.ok(nf4 / bf16 > 0.28 && nf4 / bf16 < 0.31, String(nf4 / bf16)); // 4.5 bits; embedding and head have 16
+    assert.ok(fp8 / bf16 > 0.5 && fp8 / bf16 < 0.53, String(fp8 / bf16));
+});
+
 if (!hasMpi) skip("several ranks", "this build has no plimsoll-mpi.so, or there is no mpirun");
 finish();

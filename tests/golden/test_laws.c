@@ -12,9 +12,12 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/mem.h"
+#include "engine/model/weights.h"
 #include "engine/text/dataset_store.h"
 #include "engine/train/plan.h"
 #include "tests/golden/support_golden.h"
@@ -338,6 +341,78 @@ static void test_layout_leaves_dropout_alone(void **state) {
     compare_layouts(&s);
 }
 
+/* Frozen matrices in 4 or 8 bits obey the same laws. Rows of the golden models' last matrix are not
+ * whole blocks. */
+static const char *const QUANTISED[] = {
+    "{\"load_in_4bit\":true}",
+    "{\"load_in_4bit\":true,\"bnb_4bit_use_double_quant\":true}",
+    "{\"base_weight_dtype\":\"float8_e4m3\"}",
+};
+
+static void test_quantised_weights_obey_the_laws(void **state) {
+    struct dataset data;
+    make_dataset(&data);
+    for (size_t i = 0; i < COUNT_OF(QUANTISED); i++) {
+        const struct subject s = {*state, "lora", QUANTISED[i]};
+        if (i == 1 && strcmp(s.family, "llama") == 0) compare_layouts(&s);
+        for (int bits = 0; bits < 4; bits += 3) {
+            const struct layout_case c = {
+                .micro_rows = 4, .packing = bits & 1, .checkpointing = bits & 1, .tails = bits & 2};
+            compare_books(&s, &data, &c);
+        }
+    }
+    const struct subject dora = {*state, "dora", QUANTISED[0]};
+    if (strcmp(dora.family, "llama") == 0) {
+        const struct layout_case c = {.micro_rows = 4, .checkpointing = true};
+        compare_books(&dora, &data, &c);
+    }
+    dataset_release(&data);
+}
+
+/* Weights as the codes say them, as numbers: what a merge with fresh adapters, which are zero,
+ * gives. Both models begin with the same ones. */
+static void read_dequantised(struct golden *from, struct golden *to) {
+    char folder[] = "/tmp/plimsoll-test-XXXXXX";
+    struct err e = {0};
+    struct st_set set = {0};
+    struct weights_report report;
+    assert_non_null(mkdtemp(folder));
+    must(weights_init_adapter(&from->session.model, 7, &e), &e);
+    must(weights_init_adapter(&to->session.model, 7, &e), &e);
+    char *const path = file_join(folder, "model.safetensors");
+    must(weights_save_merged(&from->session.model, ST_F32, path, &e), &e);
+    must(st_open_file(&set, path, &e), &e);
+    must(weights_load(&to->session.model, &set, &report, &e), &e);
+    st_close(&set);
+    mem_free(path);
+    must(file_remove_all(folder, &e), &e);
+}
+
+/* A run on codes learns what a run learns on the numbers that they stand for, bit by bit. */
+static void test_quantised_run_is_a_run_on_its_numbers(void **state) {
+    struct dataset data;
+    make_dataset(&data);
+    for (size_t i = 0; i < COUNT_OF(QUANTISED); i++) {
+        const struct layout_case c = {.micro_rows = 4, .packing = true, .checkpointing = i > 0};
+        const struct subject codes = {*state, "lora", QUANTISED[i]}, plain = {*state, "lora", NULL};
+        struct golden a, b;
+        double losses[2][STEPS], unquantised[STEPS];
+        open_case(&a, &codes, "cpu", &c);
+        open_case(&b, &plain, "cpu", &c);
+        train(&b, &data, &c, unquantised);
+        golden_close(&b);
+        open_case(&b, &plain, "cpu", &c);
+        read_dequantised(&a, &b);
+        train(&a, &data, &c, losses[0]);
+        train(&b, &data, &c, losses[1]);
+        assert_memory_equal(losses[0], losses[1], sizeof losses[0]);
+        assert_true(losses[0][0] != unquantised[0]);
+        golden_close(&a);
+        golden_close(&b);
+    }
+    dataset_release(&data);
+}
+
 enum { TESTS_MAX = 64 };
 
 int main(int argc, char **argv) {
@@ -361,6 +436,17 @@ int main(int argc, char **argv) {
                                                .initial_state = (void *)(uintptr_t)FAMILIES[f]};
         }
     }
+    static const char *const FEW[] = {"llama", "qwen2", "phi3"};
+    for (size_t f = 0; f < COUNT_OF(FEW); f++) {
+        snprintf(names[count], sizeof names[count], "%s/quantised", FEW[f]);
+        tests[count] = (struct CMUnitTest){.name = names[count],
+                                           .test_func = test_quantised_weights_obey_the_laws,
+                                           .initial_state = (void *)(uintptr_t)FEW[f]};
+        count++;
+    }
+    tests[count++] = (struct CMUnitTest){.name = "codes/numbers",
+                                         .test_func = test_quantised_run_is_a_run_on_its_numbers,
+                                         .initial_state = (void *)(uintptr_t) "llama"};
     tests[count++] = (struct CMUnitTest){.name = "dropout/layout",
                                          .test_func = test_layout_leaves_dropout_alone,
                                          .initial_state = (void *)(uintptr_t) "llama"};

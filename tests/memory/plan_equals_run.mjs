@@ -1,4 +1,4 @@
-// plan_equals_run.mjs - law 1, end to end: for every golden family and seven ways to train it, the planned peak is the
+// plan_equals_run.mjs - law 1, end to end: for every golden family and nine ways to train it, the planned peak is the
 // measured one to the byte, in total and in every phase that the run tells; and a rehearsal (the run on a device that
 // computes nothing) makes the same allocations in the same order: number, peak and the hash over all of them.
 //

@@ -79,6 +79,16 @@ const VARIANTS = [
         { ...LORA, use_dora: true, gradient_accumulation_steps: 3, per_device_train_batch_size: 1 },
         {},
     ],
+    [
+        "lora, nf4 twice quantised",
+        { ...LORA, load_in_4bit: true, bnb_4bit_use_double_quant: true, per_device_train_batch_size: 2 },
+        { max_length: 48 },
+    ],
+    [
+        "lora, float8_e4m3 checkpointed",
+        { ...LORA, ...CHECKPOINTED, base_weight_dtype: "float8_e4m3", eval_steps: 2 },
+        { max_length: 48, evaluates: true },
+    ],
     ["full checkpointed, evaluates", { ...FULL, ...CHECKPOINTED, eval_steps: 2 }, { max_length: 40, evaluates: true }],
 ];
 
