@@ -246,7 +246,7 @@ static const struct spec_key KEYS[] = {
         "parallel.overlap_reduce", SPEC_CHOICE, parallel.overlap_reduce, "\"auto\"",
         "auto|always|never",
         "With parallel.zero_stage 0 and 1: sum a layer's gradients while backward computes the "
-        "layers before it. auto: from 256 MiB of gradients on; below that one sum after "
+        "layers before it. auto: from 1 GiB of gradients on; below that one sum after "
         "backward takes less."),
     KEY_TEXT("parallel.launcher", SPEC_CHOICE, parallel.launcher, "\"local\"",
              "local|mpi|slurm|external",
