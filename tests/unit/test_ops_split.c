@@ -2,8 +2,8 @@
  * the whole gives. rooms: kernels base
  *
  * Cross-entropy over uneven pieces of a vocabulary is compared with cross-entropy over all of it
- * (which test_ops.c holds against finite differences), with and without a soft cap, with ties across
- * pieces and without gradient; embedding, its gradient and dropout with their whole. */
+ * (which test_ops.c holds against finite differences), with and without a soft cap, with ties
+ * across pieces; embedding, its gradient and dropout with their whole. */
 #include "tests/unit/support_ops.h"
 
 enum { ROWS = 37, VOCAB = 5003, MEMBERS = 3 };
