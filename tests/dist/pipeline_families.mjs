@@ -1,8 +1,8 @@
 // tests/dist/pipeline_families.mjs - every model family can be cut into stages.
 //
 // Families differ in what lies at the cuts and the ends: heads of their own or tied ones, sandwich norms, sliding
-// layers, fused projections, biases. By LoRA and in full, 2 stages (gemma3: 3) must have the losses, norms, evaluations and
-// samples of one rank, and the planned memory. Three families, with --full all of them.
+// layers, fused projections, biases. By LoRA and in full, 2 stages (gemma3: 3) must have the losses, norms,
+// evaluations and samples of one rank, and the planned memory. Three families, with --full all of them.
 import assert from "node:assert/strict";
 import { check, finish, newFolder, newRun, skip } from "../engine/support.mjs";
 import { FAMILIES, goldenModel, writeTexts } from "../memory/support_golden.mjs";
