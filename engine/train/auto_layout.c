@@ -253,6 +253,7 @@ static void take_numbers(struct spec *spec, const struct spec *from) {
     spec->parallel.tensor_parallel_degree = from->parallel.tensor_parallel_degree;
     spec->parallel.pipeline_parallel_degree = from->parallel.pipeline_parallel_degree;
     spec->parallel.data_parallel_shard_degree = from->parallel.data_parallel_shard_degree;
+    spec->per_device_train_batch_size = from->per_device_train_batch_size;
     spec->gradient_accumulation_steps = from->gradient_accumulation_steps;
     spec->optimizer_offloading = from->optimizer_offloading;
     replace_word(&spec->parallel.layout, "given");
@@ -364,7 +365,10 @@ enum status auto_layout_keep(const struct spec *spec, const char *folder, struct
     cJSON *const keys = layout_choice_keys(&choice, spec);
     char *const path = file_join(folder, KEPT);
     cJSON_DeleteItemFromObjectCaseSensitive(keys, "gradient_accumulation_steps");
+    cJSON_DeleteItemFromObjectCaseSensitive(keys, "per_device_train_batch_size");
     json_add_i64(keys, "gradient_accumulation_steps", spec->gradient_accumulation_steps);
+    if (spec->per_device_train_batch_size != SPEC_AUTO)
+        json_add_i64(keys, "per_device_train_batch_size", spec->per_device_train_batch_size);
     const enum status status = json_write_file(path, keys, e);
     mem_free(path);
     cJSON_Delete(keys);

@@ -43,7 +43,8 @@ struct auto_run {
 enum status auto_layout_find(const struct auto_run *run, const struct estimate_place *place,
                              struct auto_layouts *found, struct err *e);
 /* {"why","picked","candidates":[{"layout","set":{},"need_bytes","fits","tokens_per_second",
- * "seconds_per_step","exchange_seconds","hidden_seconds","waiting_seconds","with":[remedy...],"refused"}]}; NULL when nothing was searched. Caller frees. */
+ * "seconds_per_step","exchange_seconds","hidden_seconds","waiting_seconds","with":[remedy...],
+ * "refused"}]}; NULL when nothing was searched. Caller frees. */
 cJSON *auto_layouts_to_json(const struct auto_layouts *found);
 
 /* parallel.ranks "auto" becomes a number: every GPU that is here (of device cuda), those of one

@@ -122,10 +122,16 @@ cJSON *layout_choice_keys(const struct layout_choice *c, const struct spec *spec
     json_add_i64(parallel, "tensor_parallel_degree", c->tensor);
     json_add_i64(parallel, "pipeline_parallel_degree", c->pipeline);
     json_add_i64(parallel, "data_parallel_shard_degree", c->shard);
-    const int64_t shared = c->tensor * c->pipeline, steps = spec->gradient_accumulation_steps;
-    /* "auto" rows with 1 mean as many as fit, not a batch of one row. */
-    const bool open = spec->per_device_train_batch_size == SPEC_AUTO && steps == 1;
-    if (!open) json_add_i64(keys, "gradient_accumulation_steps", steps * shared);
+    const int64_t rows = spec->per_device_train_batch_size;
+    const int64_t steps = spec->gradient_accumulation_steps;
+    if (rows != SPEC_AUTO) {
+        /* A pipeline wants many micro-batches. */
+        const int64_t wider = c->pipeline > 1 ? 1 : c->tensor;
+        json_add_i64(keys, "per_device_train_batch_size", rows * wider);
+        json_add_i64(keys, "gradient_accumulation_steps", steps * c->tensor * c->pipeline / wider);
+    } else if (steps > 1) { /* with 1, as many rows as fit, and not a batch of one row */
+        json_add_i64(keys, "gradient_accumulation_steps", steps * c->tensor * c->pipeline);
+    }
     json_add_bool(keys, "optimizer_offloading", c->offloads);
     return keys;
 }

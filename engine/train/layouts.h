@@ -31,8 +31,9 @@ int layouts_list(int64_t ranks, int64_t per_node, int64_t layers, struct layout_
 /* "data parallel over 8", "ZeRO 3 over 8, 64 copies", "tensor 8 x pipeline 4 x data 16". Caller
  * frees. */
 char *layout_choice_name(const struct layout_choice *choice);
-/* The keys of a spec that ask for it, with as many micro-batches more a step as fewer ranks train
- * different rows. Caller frees. */
+/* The keys of a spec that ask for it. The fewer ranks train different rows, the larger are their
+ * micro-batches (tensor parallel ranks share the memory of one) or the more there are. Caller
+ * frees. */
 cJSON *layout_choice_keys(const struct layout_choice *choice, const struct spec *spec);
 
 #endif

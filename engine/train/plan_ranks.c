@@ -109,14 +109,33 @@ static uint64_t *fingerprint_at(const struct plan_ranks *r, uint64_t *held,
     return held + group * r->shape.degree[AXIS_SHARD] + place->at[AXIS_SHARD];
 }
 
-static enum status fill_fingerprints(struct plan_ranks *r, uint64_t *held, struct err *e) {
-    struct mesh_place place = {{0}};
-    for (int64_t p = 0; p < r->shape.degree[AXIS_PIPELINE]; p++) {
-        for (int64_t t = 0; t < r->shape.degree[AXIS_TENSOR]; t++) {
-            place.at[AXIS_PIPELINE] = p;
-            place.at[AXIS_TENSOR] = t;
-            TRY(fill_group(r, &place, fingerprint_at(r, held, &place), e));
+/* Of all tensor places of a stage: where the first and the last hold the same, so do those between.
+ */
+static enum status fill_stage(struct plan_ranks *r, int64_t stage, uint64_t *held, struct err *e) {
+    const size_t bytes = (size_t)r->shape.degree[AXIS_SHARD] * sizeof *held;
+    const int64_t last = r->shape.degree[AXIS_TENSOR] - 1;
+    struct mesh_place first = {{0}}, end = {{0}};
+    first.at[AXIS_PIPELINE] = end.at[AXIS_PIPELINE] = stage;
+    end.at[AXIS_TENSOR] = last;
+    uint64_t *const known = fingerprint_at(r, held, &first);
+    TRY(fill_group(r, &first, known, e));
+    if (last > 0) TRY(fill_group(r, &end, fingerprint_at(r, held, &end), e));
+    const bool alike = memcmp(known, fingerprint_at(r, held, &end), bytes) == 0;
+    for (int64_t t = 1; t < last; t++) {
+        end.at[AXIS_TENSOR] = t;
+        uint64_t *const own = fingerprint_at(r, held, &end);
+        if (alike) {
+            memcpy(own, known, bytes);
+        } else {
+            TRY(fill_group(r, &end, own, e));
         }
+    }
+    return STATUS_OK;
+}
+
+static enum status fill_fingerprints(struct plan_ranks *r, uint64_t *held, struct err *e) {
+    for (int64_t stage = 0; stage < r->shape.degree[AXIS_PIPELINE]; stage++) {
+        TRY(fill_stage(r, stage, held, e));
     }
     return STATUS_OK;
 }

@@ -62,9 +62,8 @@ const struct plan *plan_ranks_slowest(const struct plan_ranks *ranks,
 /* [{"rank","planned_peak_bytes","planned_reserved_bytes","planned_need_bytes"}], the first
  * PLAN_RANKS_MAX of more. Caller frees. */
 cJSON *plan_ranks_to_json(const struct plan_ranks *ranks);
-/* [{"ranks","count","stage","first_layer","end_layer","planned_peak_bytes","planned_reserved_bytes",
- *   "planned_need_bytes"}]:
- * "ranks" is text, "0-7, 16-23". Caller frees. */
+/* [{"ranks","count","stage","first_layer","end_layer","planned_peak_bytes",
+ * "planned_reserved_bytes","planned_need_bytes"}]: "ranks" is text, "0-7, 16-23". Caller frees. */
 cJSON *plan_classes_to_json(const struct plan_ranks *ranks);
 
 #endif

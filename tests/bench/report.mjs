@@ -56,16 +56,18 @@ const ABOUT = {
         'activations at all. The gap between the allocator and the card (context, libraries) is a line of its ' +
         'own in every plan.',
     scale:
-        'Planned at scale: Llama-3.1 on 8 to 512 GPUs, 8 of them a machine, bf16, LoRA r 16 on all linear layers or every ' +
-        'weight, 512 rows of 4096 tokens a step whatever the number of GPUs. Nothing here was run: the layout is what ' +
-        'parallel.layout auto picks, gib is the arena of the neediest rank to the byte as a run would measure it, of_gib ' +
-        'what the card leaves, and time is an estimate from published rates (BENCHMARKS gpu: within a fifth on one card) ' +
-        'and links (NVLink as measured on two H200, times that share for others; one 400 Gb/s network card a GPU, ' +
-        'assumed). exchange is the share of a step that ranks exchange and nothing hides, hidden the same beside ' +
-        'computing, waits that of a pipeline which fills and empties; changes are the remedies that the layout takes to ' +
-        'fit. A line again: `plimsoll plan Llama-3.1-70B --card h200 --set device=cuda --set bf16=true --set ' +
-        'finetuning_type=full --set parallel.ranks=64 --set parallel.layout=auto --set per_device_train_batch_size=1 ' +
-        '--set gradient_accumulation_steps=8 --set data.max_length=4096`, gradient_accumulation_steps being 512 / ranks.',
+        'Planned at scale: Llama-3.1 on 8 to 512 GPUs, 8 of them a machine, bf16, LoRA r 16 on all linear ' +
+        'layers or every weight, 512 rows of 4096 tokens a step whatever the number of GPUs. Nothing here was ' +
+        'run: the layout is what parallel.layout auto picks, gib is the arena of the neediest rank to the ' +
+        'byte as a run would measure it, of_gib what the card leaves, and time is an estimate from published ' +
+        'rates (BENCHMARKS gpu: within a fifth on one card) and links (NVLink between two H200 as measured, ' +
+        'the same share of the published figure for others; one 400 Gb/s network card a GPU, assumed). ' +
+        'exchange is the share of a step that ranks exchange and nothing hides, hidden the same beside ' +
+        'computing, waits that of a pipeline which fills and empties; changes are the remedies that the ' +
+        'layout takes to fit. A line again: `plimsoll plan Llama-3.1-70B --card h200 --set device=cuda --set ' +
+        'bf16=true --set finetuning_type=full --set parallel.ranks=64 --set parallel.layout=auto --set ' +
+        'per_device_train_batch_size=1 --set gradient_accumulation_steps=8 --set data.max_length=4096`, ' +
+        'gradient_accumulation_steps being 512 / ranks.',
     build: 'How long a developer waits: a build from nothing and each group of tests, as the last `./dev test` took.',
 };
 
