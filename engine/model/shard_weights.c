@@ -158,6 +158,16 @@ void shard_weights_close(struct model *m) {
     m->weight_shards = NULL;
 }
 
+int64_t shard_bus_bytes(const struct model *m) {
+    int64_t bytes = 0;
+    if (!m->weight_shards || !m->options.param_offloading) return 0;
+    for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
+        const bool tied = unit == UNIT_EMBEDDING && m->head == m->embedding;
+        bytes += kept_bytes(m, unit_of(m, unit)) * (unit >= 0 || tied ? 2 : 1);
+    }
+    return bytes;
+}
+
 static char *element(char *base, enum dtype dtype, int64_t index) {
     return base ? base + index * dtype_bytes(dtype) : NULL;
 }

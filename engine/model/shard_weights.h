@@ -30,6 +30,9 @@ int64_t tail_pitch(const struct storage *s);
 /* Whether the adapters in this weight's tails come and go with it. */
 bool tails_are_gathered(const struct model *m, const struct storage *weight);
 
+/* What comes over the bus in a training micro-batch: layers twice, embedding and head once. */
+int64_t shard_bus_bytes(const struct model *m);
+
 /* Called by model_build after storages are declared, and by model_release. */
 enum status shard_weights_open(struct model *m, struct err *e);
 void shard_weights_close(struct model *m);

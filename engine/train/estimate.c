@@ -125,6 +125,14 @@ enum status estimate_place_find(struct estimate_place *p, const struct spec *spe
     return STATUS_OK;
 }
 
+/* PCI Express 4.0 x16 from page-locked memory: what cards reach that are not newer. */
+#define BUS_BYTES_PER_SECOND 24e9
+
+/* What comes over the bus comes beside the computing of its own part of the step. */
+static double bus_wait(double computing, int64_t bytes) {
+    return fmax(0, (double)bytes / BUS_BYTES_PER_SECOND - computing);
+}
+
 /* What is exchanged aside runs beside the computing of its own part of the step. */
 static void add_part(struct step_time *t, double times, const struct device_work *work,
                      const struct exchange_time *said, const struct rates *rates) {
@@ -152,7 +160,10 @@ struct step_time estimate_step(const struct plan *plan, const struct rates *rate
     t.waiting = (t.computing + t.exchange) * (double)(shape->degree[AXIS_PIPELINE] - 1) /
                 plan->micros_per_step;
     add_part(&t, 1, &plan->update_work, &update, rates);
-    t.seconds = t.computing + t.exchange + t.waiting;
+    t.bus = plan->micros_per_step *
+                bus_wait(cost_seconds(&plan->micro_work, rates, NULL), plan->bus_micro) +
+            bus_wait(cost_seconds(&plan->update_work, rates, NULL), plan->bus_update);
+    t.seconds = t.computing + t.exchange + t.waiting + t.bus;
     return t;
 }
 
@@ -260,6 +271,7 @@ static void add_time(cJSON *json, const struct estimate_subject *s,
     if (mesh_world(&s->shape) == 1) return;
     add_exchange(time, &t, &p->links);
     json_add_number(time, "pipeline_waits_seconds", t.waiting);
+    json_add_number(time, "bus_waits_seconds", t.bus);
 }
 
 void estimate_add(cJSON *json, const struct estimate_subject *s, const struct estimate_place *p) {

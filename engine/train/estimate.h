@@ -36,6 +36,7 @@ struct step_time {
     double exchange;  /* that nothing hides */
     double hidden;    /* exchange beside computing */
     double waiting;   /* of a pipeline that fills and empties */
+    double bus;       /* waiting for what comes from host memory */
     double bytes;     /* that one rank sends */
     double across;    /* of all exchange: between machines */
     double tokens;    /* of all ranks that train different rows */

@@ -274,6 +274,8 @@ static enum status fill(struct plan *plan, struct session *s, const struct plan_
     plan->end_layer = s->model.options.end_layer;
     plan->staged_load = weights_staging_bytes(&s->model);
     plan->staged_train = s->space.host_bytes;
+    plan->bus_micro = shard_bus_bytes(&s->model);
+    plan->bus_update = s->optimizer.away.count * AWAY_STATES * dtype_bytes(DTYPE_F32);
     return count_work(s, request, plan, e);
 }
 
@@ -355,6 +357,8 @@ cJSON *plan_to_json(const struct plan *plan, int64_t capacity) {
     cJSON_AddItemToObject(json, "categories_at_peak", categories_of(s->at_peak));
     json_add_i64(json, "logits_peak_bytes", s->followed_peak);
     add_phases(json, s);
+    json_add_i64(json, "bus_bytes_per_micro_batch", plan->bus_micro);
+    json_add_i64(json, "bus_bytes_per_update", plan->bus_update);
     json_add_i64(json, "parameters", plan->parameters);
     json_add_i64(json, "trainable_parameters", plan->trainable_parameters);
     snprintf(trace, sizeof trace, "%016llx", (unsigned long long)s->trace);

@@ -315,6 +315,19 @@ static const struct layout *series_begin(const struct climb *c, const struct rem
     return i > 0 ? &list->items[i - 1].layout : c->now;
 }
 
+/* What waits in host memory comes over the bus. */
+static void add_price(struct remedy *r) {
+    const bool params = r->kind == REMEDY_OFFLOAD_PARAMS;
+    const int64_t bytes = params                                ? r->plan.bus_micro
+                          : r->kind == REMEDY_OFFLOAD_OPTIMIZER ? r->plan.bus_update
+                                                                : 0;
+    char amount[24];
+    const size_t length = strlen(r->text);
+    if (bytes == 0) return;
+    snprintf(r->text + length, sizeof r->text - length, " %s come over the bus in %s.",
+             str_bytes(bytes, amount), params ? "a micro-batch" : "an update");
+}
+
 /* Takes the gentlest rung that helps; *found: there was one. */
 static enum status climb_once(struct climb *c, struct remedy_list *list, struct remedy *at,
                               bool *found, struct err *e) {
@@ -330,6 +343,7 @@ static enum status climb_once(struct climb *c, struct remedy_list *list, struct 
         to->cost = list->now.flops > 0 ? to->plan.flops / list->now.flops : 1;
         remedy_sentence(to->kind, series_begin(c, list, to->kind), &to->layout,
                         c->request->config->layers, to->text);
+        add_price(to);
         remedy_list_add(list, to);
         *at = *to;
     }

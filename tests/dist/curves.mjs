@@ -64,8 +64,10 @@ const METHODS = {
         gradient_checkpointing: true,
         gradient_checkpointing_layers: 2,
         param_offloading: true,
+        optimizer_offloading: true,
         parallel: { zero_stage: 3 },
     },
+    "ZeRO-3, full, states in host memory": { ...FULL, optimizer_offloading: true, parallel: { zero_stage: 3 } },
     // Two copies, each divided between two ranks.
     "hybrid, ZeRO-2, full": { ...FULL, parallel: { zero_stage: 2, ...HYBRID }, worlds: [4] },
     "hybrid, ZeRO-3": { parallel: { zero_stage: 3, ...HYBRID }, worlds: [4] },

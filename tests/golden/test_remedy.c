@@ -203,6 +203,34 @@ static void test_remedies_fullHost_keepsTheOptimizerOnTheDevice(void **state) {
     }
 }
 
+/* Frozen weights leave a GPU last, with their price; where the host is the device they stay. */
+static void test_remedies_frozenWeights_leaveAGpuLast(void **state) {
+    (void)state;
+    static const char *const DEVICES[] = {ASKED(",\"device\":\"cuda:0\",\"bf16\":true"), ASKED("")};
+    for (size_t i = 0; i < COUNT_OF(DEVICES); i++) {
+        struct subject s;
+        struct remedy_list list = {0};
+        struct str kinds = {0};
+        open_subject(&s, "lora", DEVICES[i], false);
+        s.g.config.layers = 8; /* weights that are more than two layers */
+        find(&s, 1 << 20, &list);
+        name_kinds(&list, &kinds);
+        const bool gpu = i == 0;
+        assert_int_equal(strstr(str_text(&kinds), "offload_params") != NULL, gpu);
+        for (int64_t k = 0; k < list.count; k++) {
+            const struct remedy *const r = &list.items[k];
+            if (r->kind != REMEDY_OFFLOAD_PARAMS) continue;
+            assert_true(r->layout.param_offloading && r->plan.staged_train > 0);
+            assert_true(r->plan.bus_micro > 0);
+            assert_non_null(strstr(r->text, "come over the bus in a micro-batch"));
+        }
+        check_list(&s, &list, 1 << 20);
+        remedy_list_release(&list);
+        str_release(&kinds);
+        golden_close(&s.g);
+    }
+}
+
 static void test_remedy_undo_takesBackOneKind(void **state) {
     (void)state;
     const struct layout asked = {.micro_rows = 8, .loss_chunk_rows = 1024, .eval_rows = 4};
@@ -235,6 +263,7 @@ int main(void) {
         cmocka_unit_test(test_remedies_excludedKinds_areNotListed),
         cmocka_unit_test(test_remedies_card_offloadsLast),
         cmocka_unit_test(test_remedies_fullHost_keepsTheOptimizerOnTheDevice),
+        cmocka_unit_test(test_remedies_frozenWeights_leaveAGpuLast),
         cmocka_unit_test(test_remedy_undo_takesBackOneKind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
