@@ -2,7 +2,8 @@
  * headers the server knows.
  *
  *   spec.json              what to run; the file alone reproduces the run
- *   ranks.json             while ranks of a run look for each other: where rank 0 is
+ *   ranks.json             while ranks of a run look for each other: where rank 0 is, and a secret
+ *   slurm.job, slurm.sh    of a job of Slurm: its number, what it runs
  *   control.json           what the operator wants, polled each step: see struct run_control
  *   events.<rank>.jsonl    see events.h
  *   rank.<n>.pid           {"pid","start_time","boot_id","host"}; the rank holds an exclusive flock
