@@ -8,10 +8,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/environment.h"
 #include "base/mem.h"
 #include "base/socket.h"
+#include "engine/dist/frame.h"
 #include "engine/dist/mover.h"
 #include "engine/dist/wire.h"
 #include "kernels/peers.h"
@@ -43,7 +45,8 @@ static void share_cores(const struct comm *c) {
 
 /* What each tells all before the device data have a way. */
 struct arrival {
-    char machine[80];
+    char machine[80], host[HOST_NAME_MAX_BYTES];
+    int64_t pid;
     bool can_mpi;
 };
 
@@ -61,16 +64,18 @@ static void count_local(struct comm *c, const struct arrival *all) {
 /* Who is where, and whether all can go through MPI. */
 static enum status get_to_know(struct comm *c, const struct comm_place *place, bool *mpi,
                                bool *elsewhere, struct err *e) {
-    struct arrival mine = {.can_mpi = mover_can_mpi(place)};
+    struct arrival mine = {.can_mpi = mover_can_mpi(place), .pid = getpid()};
     struct arrival *const all = mem_new((size_t)c->world, sizeof *all);
     struct str machine = {0};
     socket_machine(&machine);
     snprintf(mine.machine, sizeof mine.machine, "%s", str_text(&machine));
     str_release(&machine);
+    socket_host_name(mine.host, sizeof mine.host);
     const enum status status = comm_gather(c, &mine, sizeof mine, all, e);
     *mpi = true;
     *elsewhere = mine.machine[0] == 0;
     for (int64_t rank = 0; rank < c->world; rank++) {
+        if (status == STATUS_OK) wire_know(c->wire, rank, all[rank].pid, all[rank].host);
         *mpi = *mpi && all[rank].can_mpi;
         *elsewhere = *elsewhere || strcmp(all[rank].machine, all[0].machine) != 0;
     }

@@ -120,8 +120,8 @@ static void nap(int64_t turn) {
 
 static enum status report_late(struct comm *c, int64_t late, struct err *e) {
     char name[160], text[ERR_TEXT_MAX];
-    snprintf(text, sizeof text, "%s lives but has not joined the others for %lld s, %s",
-             wire_name(c->wire, late, name), (long long)(c->options.patience_ms / 1000), c->doing);
+    snprintf(text, sizeof text, "%s lives but has not joined the others for %lld s",
+             wire_name(c->wire, late, name), (long long)(c->options.patience_ms / 1000));
     return wire_report(c->wire, late, text, e);
 }
 
@@ -131,8 +131,8 @@ static enum status report_failure(struct comm *c, int64_t peer, const char *why,
     TRY(wire_check(c->wire, e)); /* a lost rank may show itself here first */
     if (peer < 0 || !c->mover->rest)
         return err_set(e, STATUS_DEVICE, "%s failed: %s", c->mover->name, why);
-    snprintf(text, sizeof text, "%s: device data do not pass, %s, %s",
-             wire_name(c->wire, peer, name), why, c->doing);
+    snprintf(text, sizeof text, "%s does not exchange device data: %s",
+             wire_name(c->wire, peer, name), why);
     return wire_report(c->wire, peer, text, e);
 }
 

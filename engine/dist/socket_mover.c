@@ -16,7 +16,7 @@
 #include "base/socket.h"
 #include "engine/dist/links.h"
 
-enum { HEAD_MAGIC = 0x504c4d44, REST_MS = 20, LOOK_MS = 1000, GRACE_MS = 2000 };
+enum { HEAD_MAGIC = 0x504c4d44, REST_MS = 20, LOOK_MS = 500, GRACE_MS = 1000 };
 
 struct head {
     int64_t magic, bytes;
@@ -146,20 +146,18 @@ static bool is_busy(const struct socket_mover *m, int64_t peer) {
     return m->sends[peer].at < m->count || m->receives[peer].at < m->count;
 }
 
-/* A closed connection whose rank lives, or one that nobody answers at the other end. */
+/* A closed connection whose rank lives, or one that nobody answers at the other end. The host
+ * channel speaks first, if it can: its words say more. */
 static bool is_broken(struct socket_mover *m, int64_t peer, char why[MPI_MODULE_TEXT]) {
-    const int64_t gone = m->gone_ns[peer], now = clock_steady_ns();
-    if (gone && (now - gone) / 1000000 > m->silence_ms + GRACE_MS) {
-        snprintf(why, MPI_MODULE_TEXT, "its connection for device data is closed");
-        return true;
-    }
-    if (!gone && socket_unanswered_ms(m->links.fds[peer]) > m->silence_ms) {
-        snprintf(why, MPI_MODULE_TEXT,
-                 "its machine has not answered on the connection for device data for %.1f s",
-                 (double)m->silence_ms / 1000);
-        return true;
-    }
-    return false;
+    const int64_t gone_ns = m->gone_ns[peer];
+    const int64_t silent_ms = gone_ns ? (clock_steady_ns() - gone_ns) / 1000000
+                                      : socket_unanswered_ms(m->links.fds[peer]);
+    if (silent_ms <= m->silence_ms + GRACE_MS) return false;
+    snprintf(why, MPI_MODULE_TEXT,
+             gone_ns ? "its connection has been closed for %.1f s"
+                     : "its machine has not answered for %.1f s",
+             (double)silent_ms / 1000);
+    return true;
 }
 
 static bool find_broken(struct socket_mover *m, int64_t *late, char why[MPI_MODULE_TEXT]) {

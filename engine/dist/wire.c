@@ -129,7 +129,8 @@ enum status wire_report(struct wire *w, int64_t rank, const char *text, struct e
     pthread_mutex_lock(&w->mutex);
     if (!w->lost && !w->own.status) {
         w->own = (struct loss){.rank = rank, .status = STATUS_LOST};
-        snprintf(w->own.text, sizeof w->own.text, "%s", text);
+        snprintf(w->own.text, sizeof w->own.text, "%s%s%s", text, w->doing[0] ? ", " : "",
+                 w->doing);
     }
     wake(w);
     while (!w->lost) {

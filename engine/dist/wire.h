@@ -29,11 +29,13 @@ void wire_set_patience(struct wire *w, int64_t patience_ms);
 enum status wire_gather(struct wire *w, const void *mine, int64_t bytes, void *all, struct err *e);
 /* STATUS_OK while nobody is lost. */
 enum status wire_check(struct wire *w, struct err *e);
-/* This rank finds that another one is lost: everybody is told. Returns what wire_check does
+/* This rank finds that another one is lost: everybody is told, with what it was doing. Returns what wire_check does
  * then. */
 enum status wire_report(struct wire *w, int64_t rank, const char *text, struct err *e);
-/* How people call a rank: "rank 2 (process 4711)", with the machine when there are several. Rank 0
- * knows all, others only rank 0. Returns `buffer`. */
-const char *wire_name(const struct wire *w, int64_t rank, char buffer[160]);
+/* Which process a rank is, and where: for those that rank 0 alone has spoken with. */
+void wire_know(struct wire *w, int64_t rank, int64_t pid, const char *host);
+/* How people call a rank: "rank 2 (process 4711)", with the machine when there may be several.
+ * Returns `buffer`. */
+const char *wire_name(struct wire *w, int64_t rank, char buffer[160]);
 
 #endif

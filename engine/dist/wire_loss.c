@@ -10,13 +10,22 @@
 #include "base/mem.h"
 #include "engine/dist/wire_internal.h"
 
-const char *wire_name(const struct wire *w, int64_t rank, char buffer[160]) {
+void wire_know(struct wire *w, int64_t rank, int64_t pid, const char *host) {
+    pthread_mutex_lock(&w->mutex);
+    w->peers[rank].pid = pid;
+    snprintf(w->peers[rank].host, sizeof w->peers[rank].host, "%s", host);
+    pthread_mutex_unlock(&w->mutex);
+}
+
+const char *wire_name(struct wire *w, int64_t rank, char buffer[160]) {
     const struct peer *const p = &w->peers[rank];
     char process[40] = "";
+    pthread_mutex_lock(&w->mutex);
     if (p->pid) snprintf(process, sizeof process, " (process %lld", (long long)p->pid);
     const bool elsewhere = p->pid && w->place.elsewhere;
     snprintf(buffer, 160, "rank %lld%s%s%s%s", (long long)rank, process, elsewhere ? " on " : "",
              elsewhere ? p->host : "", p->pid ? ")" : "");
+    pthread_mutex_unlock(&w->mutex);
     return buffer;
 }
 

@@ -10,8 +10,10 @@ import { join } from "node:path";
 import { check, finish, newRun, skip } from "../engine/support.mjs";
 import {
     addHosts,
+    findWay,
     hostsMissing,
     leftOn,
+    loseWay,
     plugCable,
     pullCable,
     removeHosts,
@@ -89,7 +91,7 @@ function checkReports(folder, mourners, pattern) {
     for (const rank of mourners) {
         const error = eventsOf(folder, rank, "error").at(-1);
         assert.equal(error?.status, "rank_lost", `rank ${rank} says why it ends: ${JSON.stringify(error)}`);
-        assert.match(error.message, pattern, `rank ${rank}`);
+        assert.match(error.message, pattern);
         assert.match(error.message, /, while the others (met|summed|exchanged|computed).* for .+$/);
     }
 }
@@ -205,6 +207,18 @@ async function checkInterface() {
     });
 }
 
+async function checkPartition() {
+    await check("two machines that reach the first but not each other: named, and all end", () =>
+        harm(startByName, newRun(specOf(3)), [0, 1, 2], {
+            step: 4,
+            act: () => loseWay(hosts[2], hosts[1]),
+            pardon: () => findWay(hosts[2], hosts[1]),
+            mourners: [0, 1, 2],
+            pattern: /^rank [12] \(process \d+ on host[23]\) does not exchange device data: its machine has not/,
+        }),
+    );
+}
+
 await check("one rank", async () => {
     const folder = newRun(specOf(1));
     assert.equal((await runRanks(folder, 1)).code, 0);
@@ -220,6 +234,7 @@ if (missing) {
         for (const [name, start] of Object.entries(LAUNCHERS)) await checkCurves(name, start);
         await checkInterface();
         for (const [name, start] of Object.entries(LAUNCHERS)) await checkLosses(name, start);
+        if (full) await checkPartition();
     } finally {
         await check("nothing is left: no process, no namespace", () => {
             assert.deepEqual(leftOn(hosts), []);

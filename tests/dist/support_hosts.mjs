@@ -59,6 +59,10 @@ export function addHosts(count) {
 export const pullCable = (host) => ip("-n", SWITCH, "link", "set", host.name, "down");
 export const plugCable = (host) => ip("-n", SWITCH, "link", "set", host.name, "up");
 
+// What `host` sends to `other` is lost from now on, or again arrives.
+export const loseWay = (host, other) => ip("-n", host.space, "route", "add", "blackhole", `${other.address}/32`);
+export const findWay = (host, other) => ip("-n", host.space, "route", "del", "blackhole", `${other.address}/32`);
+
 const pidsIn = (space) =>
     spawnSync("ip", ["netns", "pids", space], { encoding: "utf8" }).stdout.split("\n").filter(Boolean).map(Number);
 
