@@ -2,8 +2,9 @@
 // doing; all end, a stopped one by itself when it wakes; and the continued run has the undisturbed curve.
 //
 // The ranks are started by RANK and WORLD_SIZE alone. By default a few draws of a seed; --full: every step of every
-// rank of 2, 3 and 4, killed and stopped, and random moments within a step of a layout that exchanges all the time.
+// rank of 2, 3 and 4, killed and stopped, random moments within a step of a layout that exchanges all the time, and a crowded machine.
 import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
 import { check, finish, newRun } from "../engine/support.mjs";
 import { assertClose, curveOf, eventsOf, isAlive, pidOf, startNamed, stepDone } from "./support_ranks.mjs";
 
@@ -104,7 +105,21 @@ async function checkOne(world, layout, harm) {
     });
 }
 
+// Twenty processes that never sleep, and eight ranks beside them: slow, but nobody is taken for lost.
+async function checkCrowd() {
+    await check("8 ranks on a crowded machine: nobody is blamed", async () => {
+        const crowd = Array.from({ length: 20 }, () => spawn("sh", ["-c", "while :; do :; done"]));
+        try {
+            const folder = newRun({ ...specOf(8, 3), per_device_train_batch_size: 2 });
+            await runFine(folder, 8);
+        } finally {
+            for (const one of crowd) one.kill("SIGKILL");
+        }
+    });
+}
+
 if (full) {
+    await checkCrowd();
     for (const world of WORLDS) {
         for (let rank = 0; rank < world; rank++) {
             for (let step = 1; step < STEPS - 1; step++) {
