@@ -29,8 +29,8 @@ void wire_set_patience(struct wire *w, int64_t patience_ms);
 enum status wire_gather(struct wire *w, const void *mine, int64_t bytes, void *all, struct err *e);
 /* STATUS_OK while nobody is lost. */
 enum status wire_check(struct wire *w, struct err *e);
-/* This rank finds that another one is lost: everybody is told, with what it was doing. Returns what wire_check does
- * then. */
+/* This rank finds that another one is lost: everybody is told, with what it was doing. Returns what
+ * wire_check does then. */
 enum status wire_report(struct wire *w, int64_t rank, const char *text, struct err *e);
 /* Which process a rank is, and where: for those that rank 0 alone has spoken with. */
 void wire_know(struct wire *w, int64_t rank, int64_t pid, const char *host);

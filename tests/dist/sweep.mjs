@@ -2,7 +2,8 @@
 // doing; all end, a stopped one by itself when it wakes; and the continued run has the undisturbed curve.
 //
 // The ranks are started by RANK and WORLD_SIZE alone. By default a few draws of a seed; --full: every step of every
-// rank of 2, 3 and 4, killed and stopped, random moments within a step of a layout that exchanges all the time, and a crowded machine.
+// rank of 2, 3 and 4, killed and stopped, random moments within a step of a layout that exchanges all the time, and
+// a crowded machine.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { check, finish, newRun } from "../engine/support.mjs";
