@@ -1,8 +1,9 @@
 /* family_tool.c - a golden family trained by ranks that share its layers: what it learns, as JSON.
- * family_tool FOLDER MODEL VARIANT DEGREE
+ * family_tool FOLDER MODEL VARIANT DEGREE [tails]
  *
  * Every rank starts it, by mpirun or alone; they meet in FOLDER. MODEL is a folder of
- * tests/golden/data, VARIANT "full" or one of its adapters, DEGREE parallel.tensor_parallel_degree.
+ * tests/golden/data, VARIANT "full" or one of its adapters, DEGREE parallel.tensor_parallel_degree;
+ * with `tails` adapters ride in the tails of operands (op_linear_tail.c), as they do on a GPU.
  * Rank 0 prints losses and gradient norms of a few steps, one of them over fewer tokens than there
  * are ranks, and the logits of two tokens after them. The numbers of degree 1 are those of
  * test_golden.c, so they are the reference. Exit code 0: no error. */
@@ -23,6 +24,7 @@ enum { JSON_MAX = 1 << 20, STEPS = 4, FEW_TOKENS = 3, SHORT_STEP = 2 };
 struct tool {
     const char *folder, *model, *variant;
     int64_t degree;
+    bool tails;
     struct comm *comm;
     struct spec spec;
     struct session_options options;
@@ -95,8 +97,11 @@ static enum status open_tool(struct tool *t, struct err *e) {
     TRY(model_config_load(&t->config, t->model, e));
     TRY(session_options_read(&t->options, &t->spec, e));
     t->options.rank = place.rank;
-    const struct session_place here = {
-        .device = "cpu", .cap = {.bytes = INT64_C(1) << 28}, .train = true, .comm = t->comm};
+    const struct session_place here = {.device = "cpu",
+                                       .cap = {.bytes = INT64_C(1) << 28},
+                                       .train = true,
+                                       .comm = t->comm,
+                                       .lora_tails = t->tails};
     TRY(session_open(&t->session, &here, &t->config, &t->options, e));
     struct weights_report report;
     const struct session_source source = {.model = t->model,
@@ -154,12 +159,15 @@ static enum status run(struct tool *t, struct err *e) {
 
 int main(int argc, char **argv) {
     struct err e = {0};
-    if (argc != 5) {
-        fprintf(stderr, "usage: family_tool FOLDER MODEL VARIANT DEGREE\n");
+    if (argc < 5) {
+        fprintf(stderr, "usage: family_tool FOLDER MODEL VARIANT DEGREE [tails]\n");
         return 64;
     }
-    struct tool t = {
-        .folder = argv[1], .model = argv[2], .variant = argv[3], .degree = argv[4][0] - '0'};
+    struct tool t = {.folder = argv[1],
+                     .model = argv[2],
+                     .variant = argv[3],
+                     .degree = argv[4][0] - '0',
+                     .tails = argc > 5 && str_equal(argv[5], "tails")};
     const enum status status = run(&t, &e);
     if (status != STATUS_OK) {
         fprintf(stderr, "%s\n", e.text);

@@ -1,7 +1,7 @@
 /* test_load.c - goal: stored tensors arrive in device memory as they are in the file, whoever reads
  * them. Method: a file of five million elements (more than one thread's work) with known values is
- * read into matrices with and without gaps between their rows, in every dtype, and compared; a
- * stored type that is not a float is refused from whatever thread meets it. */
+ * read into matrices with and without gaps between their rows, in every dtype, and compared, and so
+ * are blocks of it; a stored type that is not a float is refused from whatever thread meets it. */
 /* rooms: engine_model */
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/model/load.h"
 #include "engine/model/weights.h"
 
 enum { ROWS = 5001, COLS = 1000, CAPACITY = 256 << 20 };
@@ -121,6 +122,44 @@ static void test_load_of_many_pieces_equals_the_file(void **state) {
     }
 }
 
+/* Rows from..from + rows and as many columns, where both begin at `from`. */
+static void check_block(struct subject *s, const struct shape *shape, int64_t from) {
+    struct err e = {0};
+    struct tensor *t = NULL;
+    must(tensor_make(&s->space, shape, CATEGORY_WEIGHTS, &t, &e), &e);
+    const struct load_item item = {
+        .from = st_find(&s->set, "t"), .to = t, .first = from * COLS + from, .pitch = COLS};
+    must(load_items(&item, 1, &e), &e);
+    void *const host =
+        mem_new((size_t)(shape->rows * shape->cols), (size_t)dtype_bytes(shape->dtype));
+    must(tensor_download(t, host, &e), &e);
+    for (int64_t i = 0; i < shape->rows * shape->cols; i++) {
+        const int64_t at = (from + i / shape->cols) * COLS + from + i % shape->cols;
+        if (element(host, shape->dtype, i) != value_at(at))
+            fail_msg("%d columns from %d, tail %d: element %d is wrong", (int)shape->cols,
+                     (int)from, (int)shape->tail, (int)i);
+    }
+    mem_free(host);
+    tensor_release(t);
+}
+
+/* Small ones are read by one thread, large ones by several; with all columns they have no gaps in
+ * the file. */
+static void test_load_of_a_block_equals_that_part_of_the_file(void **state) {
+    struct subject *const s = *state;
+    struct err e = {0};
+    write_file(s, ST_F32);
+    must(st_open_file(&s->set, s->path, &e), &e);
+    const struct shape shapes[] = {{DTYPE_F32, 40, 7, 0},      {DTYPE_BF16, 40, 7, 8},
+                                   {DTYPE_F32, 1, 300, 0},     {DTYPE_F32, 4950, 949, 0},
+                                   {DTYPE_F16, 4950, 949, 16}, {DTYPE_F32, 50, 1, 0}};
+    for (size_t i = 0; i < COUNT_OF(shapes); i++) {
+        check_block(s, &shapes[i], 51);
+    }
+    check_block(s, &(struct shape){DTYPE_F32, ROWS, COLS, 0}, 0);
+    check_block(s, &(struct shape){DTYPE_F32, ROWS - 3, COLS - 1, 0}, 1);
+}
+
 static void test_load_of_integers_is_refused(void **state) {
     struct subject *const s = *state;
     struct err e = {0};
@@ -169,6 +208,8 @@ static void test_f16_rounds_to_nearest_even(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_load_of_many_pieces_equals_the_file, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_load_of_a_block_equals_that_part_of_the_file, setup,
+                                        teardown),
         cmocka_unit_test_setup_teardown(test_load_of_integers_is_refused, setup, teardown),
         cmocka_unit_test(test_f16_rounds_to_nearest_even),
     };
