@@ -101,12 +101,12 @@ static enum status check_launcher(const struct spec *s, struct err *e) {
 static enum status check_parallel(const struct spec *s, struct err *e) {
     if (strcmp(s->parallel.layout, "auto") == 0) TRY(check_auto(s, e));
     TRY(check_mesh(s, e));
-    CHECK(
-        s->parallel.pipeline_parallel_degree == 1 || s->parallel.zero_stage < 2,
-        "parallel.zero_stage",
-        "parallel.zero_stage %lld does not go with parallel.pipeline_parallel_degree %lld in this "
-        "version; the nearest is 1",
-        (long long)s->parallel.zero_stage, (long long)s->parallel.pipeline_parallel_degree);
+    CHECK(s->parallel.pipeline_parallel_degree == 1 || s->parallel.zero_stage < 2,
+          "parallel.zero_stage",
+          "parallel.zero_stage %lld does not go with parallel.pipeline_parallel_degree %lld, where "
+          "it "
+          "would exchange a layer for every micro-batch; the nearest is 1",
+          (long long)s->parallel.zero_stage, (long long)s->parallel.pipeline_parallel_degree);
     CHECK(s->parallel.pipeline_parallel_degree == 1 || !s->stochastic_rounding,
           "stochastic_rounding",
           "stochastic_rounding does not go with parallel.pipeline_parallel_degree %lld in this "

@@ -1,5 +1,5 @@
-/* recover_ranks.c - one ladder for all ranks: whoever is furthest from fitting climbs, the others plan
- * the same rungs for themselves, until everybody fits.
+/* recover_ranks.c - one ladder for all ranks: whoever is furthest from fitting climbs, the others
+ * plan the same rungs for themselves, until everybody fits.
  *
  * Ranks need different amounts: a stage of a pipeline has its own layers, and each has its own part
  * of the data. All must change the same, in the same order. */
