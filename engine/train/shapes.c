@@ -91,12 +91,44 @@ static void drop_covered(struct step_shapes *steps, const struct batch_shape *mi
     steps->count = kept;
 }
 
+/* The one step that there is becomes at least as large. */
+static void merge_step(struct step_shapes *steps, const struct batch_shape *micros, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        if (i >= steps->ends[0]) steps->micros[i] = (struct batch_shape){0};
+        const struct batch_shape s = micros[i];
+        merge(&steps->micros[i], &s);
+    }
+    steps->ends[0] = larger(steps->ends[0], count);
+}
+
+/* All steps become one. What is written lies before what is still to be read. */
+static void merge_all(struct step_shapes *steps) {
+    int64_t merged = steps->count > 0 ? steps->ends[0] : 0;
+    for (int64_t i = 1; i < steps->count; i++) {
+        const int64_t begin = steps->ends[i - 1], count = steps->ends[i] - begin;
+        for (int64_t k = 0; k < count; k++) {
+            const struct batch_shape s = steps->micros[begin + k];
+            if (k >= merged) steps->micros[k] = (struct batch_shape){0};
+            merge(&steps->micros[k], &s);
+        }
+        merged = larger(merged, count);
+    }
+    steps->ends[0] = merged;
+    steps->count = 1;
+    steps->merged = true;
+}
+
 void step_shapes_add(struct step_shapes *steps, const struct batch_shape *micros, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         merge(&steps->largest, &micros[i]);
     }
     steps->most = larger(steps->most, count);
+    if (count > STEP_MICROS_MAX) steps->listed = false;
     if (!steps->listed || count == 0) return;
+    if (steps->merged) {
+        merge_step(steps, micros, count);
+        return;
+    }
     for (int64_t i = 0; i < steps->count; i++) {
         if (covers_step(&steps->micros[begin_of(steps, i)], step_shapes_micros(steps, i), micros,
                         count))
@@ -105,7 +137,8 @@ void step_shapes_add(struct step_shapes *steps, const struct batch_shape *micros
     drop_covered(steps, micros, count);
     const int64_t used = begin_of(steps, steps->count);
     if (steps->count == STEPS_MAX || used + count > STEP_MICROS_MAX) {
-        steps->listed = false;
+        merge_all(steps);
+        merge_step(steps, micros, count);
         return;
     }
     for (int64_t i = 0; i < count; i++) {

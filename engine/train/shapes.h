@@ -15,10 +15,10 @@ enum { SHAPES_MAX = 64, STEP_MICROS_MAX = 512, STEPS_MAX = 64 };
 
 /* The micro-batches of whole steps, in order: in a pipeline several are in memory at a time, so it
  * matters which follow each other. listed: those of the steps that no other exceeds in every
- * micro-batch. Else every step is taken to be `most` micro-batches of the shape `largest`, which
- * none of its own exceeds. */
+ * micro-batch; of too many steps to keep (merged) one that exceeds them all so. Else every step is
+ * taken to be `most` micro-batches of the shape `largest`, which none of its own exceeds. */
 struct step_shapes {
-    bool listed;
+    bool listed, merged;
     struct batch_shape micros[STEP_MICROS_MAX];
     int64_t ends[STEPS_MAX]; /* where each step ends in `micros` */
     int64_t count;           /* steps */

@@ -218,19 +218,37 @@ static void test_stepShapes_coveredSteps_areLeftOut(void **state) {
     mem_free(steps);
 }
 
-static void test_stepShapes_tooMany_oneBoundOfAll(void **state) {
+static void test_stepShapes_tooMany_oneThatExceedsThemAll(void **state) {
     (void)state;
     struct step_shapes *const steps = mem_new(1, sizeof *steps);
     steps->listed = true;
-    for (int64_t i = 0; i <= STEPS_MAX; i++) {
-        const struct batch_shape micros[] = {shape_of(10 + i), shape_of(200 - i)};
-        step_shapes_add(steps, micros, 2);
+    for (int64_t i = 0; i <= STEPS_MAX + 3; i++) {
+        const struct batch_shape micros[] = {shape_of(10 + i), shape_of(200 - i), shape_of(5)};
+        step_shapes_add(steps, micros, i % 7 == 1 ? 3 : 2);
     }
-    assert_false(steps->listed);
+    assert_true(steps->listed);
     assert_int_equal(step_shapes_count(steps), 1);
-    assert_int_equal(step_shapes_micros(steps, 0), 2);
-    assert_int_equal(step_shapes_at(steps, 0, 0)->tokens, 200);
+    assert_int_equal(step_shapes_micros(steps, 0), 3);
+    assert_int_equal(step_shapes_at(steps, 0, 0)->tokens, 10 + STEPS_MAX + 3);
     assert_int_equal(step_shapes_at(steps, 0, 1)->tokens, 200);
+    assert_int_equal(step_shapes_at(steps, 0, 2)->tokens, 5);
+    mem_free(steps);
+}
+
+static void test_stepShapes_moreMicrosThanAreKept_allAreTheLargest(void **state) {
+    (void)state;
+    struct step_shapes *const steps = mem_new(1, sizeof *steps);
+    struct batch_shape *const micros = mem_new(STEP_MICROS_MAX + 1, sizeof *micros);
+    steps->listed = true;
+    for (int64_t i = 0; i <= STEP_MICROS_MAX; i++) {
+        micros[i] = shape_of(i + 2);
+    }
+    step_shapes_add(steps, micros, 2);
+    step_shapes_add(steps, micros, STEP_MICROS_MAX + 1);
+    assert_int_equal(step_shapes_count(steps), 1);
+    assert_int_equal(step_shapes_micros(steps, 0), STEP_MICROS_MAX + 1);
+    assert_int_equal(step_shapes_at(steps, 0, 0)->tokens, STEP_MICROS_MAX + 2);
+    mem_free(micros);
     mem_free(steps);
 }
 
@@ -241,7 +259,8 @@ int main(void) {
         cmocka_unit_test(test_stagesCut_allWays_largestIsSmallest),
         cmocka_unit_test(test_stagesRange_moreStagesThanLayers_nearestIsNamed),
         cmocka_unit_test(test_stepShapes_coveredSteps_areLeftOut),
-        cmocka_unit_test(test_stepShapes_tooMany_oneBoundOfAll),
+        cmocka_unit_test(test_stepShapes_tooMany_oneThatExceedsThemAll),
+        cmocka_unit_test(test_stepShapes_moreMicrosThanAreKept_allAreTheLargest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
