@@ -15,6 +15,14 @@ static bool is_whole(const struct param *p, int64_t cols) {
     return p->rows == p->whole_rows && cols == p->whole_cols;
 }
 
+/* Below `degree`, the next into which whole blocks of so many columns can be dealt, or 1. */
+static int64_t nearest_degree(int64_t cols, int64_t degree) {
+    while (degree > 1 && cols % (degree * QUANT_BLOCK) != 0) {
+        degree--;
+    }
+    return degree;
+}
+
 static enum status check_part(const struct model *m, const struct param *p, struct err *e) {
     const int64_t cols = m->storages[p->storage].cols;
     const enum quant quant = m->options.quant;
@@ -22,11 +30,11 @@ static enum status check_part(const struct model *m, const struct param *p, stru
             "%s: %lld columns are not a multiple of %d: this matrix cannot be quantised", p->name,
             (long long)cols, QUANT_GRANULE);
     if (is_whole(p, cols) || quant == QUANT_FP8) return STATUS_OK;
-    FAIL_IF(
-        cols % QUANT_BLOCK != 0, STATUS_UNSUPPORTED,
-        "%s: a rank has %lld of its %lld columns, and blocks of %d columns of NF4 would be cut; "
-        "lower parallel.tensor_parallel_degree until that is a multiple of %d",
-        p->name, (long long)cols, (long long)p->whole_cols, QUANT_BLOCK, QUANT_BLOCK);
+    FAIL_IF(cols % QUANT_BLOCK != 0, STATUS_UNSUPPORTED,
+            "%s: a rank has %lld of its %lld columns, which cuts blocks of %d columns of NF4; the "
+            "nearest parallel.tensor_parallel_degree is %lld",
+            p->name, (long long)cols, (long long)p->whole_cols, QUANT_BLOCK,
+            (long long)nearest_degree(p->whole_cols, p->whole_cols / cols));
     FAIL_IF(
         quant == QUANT_NF4_DOUBLE, STATUS_UNSUPPORTED,
         "bnb_4bit_use_double_quant does not go with parallel.tensor_parallel_degree: scales are "

@@ -1,26 +1,34 @@
-// tests/dist/quant.mjs - frozen matrices in 4 or 8 bits, divided among ranks (ZeRO stage 3): they are kept and gathered
-// as codes, and what is learned is what one rank learns, to 1e-5; each rank has the memory that was planned.
+// tests/dist/quant.mjs - frozen matrices in 4 or 8 bits, divided among ranks: they are kept and gathered as codes, what
+// is learned is what one rank learns, to 1e-5, and each rank has the memory that was planned.
 //
-// --full: two and three ranks each, and with checkpointing; else one of the two.
+// A few layouts of each kind of codes; --full: nearly all of all.
 import assert from "node:assert/strict";
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
-import { ask, check, finish, newFolder, newRun, skip } from "../engine/support.mjs";
+import { ask, check, finish, MODEL, newFolder, newRun, skip } from "../engine/support.mjs";
+import { goldenModel } from "../memory/support_golden.mjs";
 import { assertClose, curveOf, eventsOf, hasMpi, runRanks } from "./support_ranks.mjs";
 
 const full = process.argv.includes("--full");
 const ROWS = 12;
+const DOUBLE = { load_in_4bit: true, bnb_4bit_use_double_quant: true };
+const zero = (ranks) => [ranks, { zero_stage: 3 }];
+const tensor = [2, { tensor_parallel_degree: 2 }];
+const pipeline = [2, { pipeline_parallel_degree: 2 }];
+// Keys, and the layouts: ranks, keys of `parallel`.
 const METHODS = {
-    nf4: [{ load_in_4bit: true }, 2],
-    "nf4, double quantised": [{ load_in_4bit: true, bnb_4bit_use_double_quant: true, gradient_checkpointing: true }, 3],
-    float8_e4m3: [{ base_weight_dtype: "float8_e4m3" }, 3],
-    "nf4, dora": [{ load_in_4bit: true, use_dora: true }, 2],
+    nf4: [{ load_in_4bit: true }, [zero(2), tensor]],
+    "nf4, double quantised": [{ ...DOUBLE, gradient_checkpointing: true }, [zero(3), pipeline]],
+    float8_e4m3: [{ base_weight_dtype: "float8_e4m3" }, [zero(3), tensor]],
+    "nf4, waiting in host memory": [{ load_in_4bit: true, param_offloading: true }, [zero(2)]],
+    "nf4, dora": [{ load_in_4bit: true, use_dora: true }, [zero(2)]],
 };
+const MORE = [zero(2), zero(3), tensor, pipeline]; // --full
 
-async function runWorld(keys, world, zero_stage) {
-    const parallel = world > 1 ? { ranks: world, zero_stage } : {};
-    const batch = { per_device_train_batch_size: ROWS / world / 2, gradient_accumulation_steps: 2 };
-    const folder = newRun({ max_steps: 4, ...batch, ...keys, parallel });
+async function runWorld(keys, [world, parallel]) {
+    const dealt = parallel.zero_stage ? world : 1; // else all ranks share the work of a row
+    const batch = { per_device_train_batch_size: ROWS / dealt / 2, gradient_accumulation_steps: 2 };
+    const folder = newRun({ max_steps: 4, ...batch, ...keys, parallel: { ranks: world, ...parallel } });
     const end = await runRanks(folder, world);
     assert.equal(end.code, 0, end.stderr);
     for (let rank = 0; rank < world; rank++) {
@@ -45,19 +53,38 @@ function bytesPerStep(keys) {
     return ask("plan", spec, "--card", "h200").json.time.exchange.bytes_per_step;
 }
 
-for (const [name, [keys, fewest]] of Object.entries(METHODS)) {
+for (const [name, [keys, layouts]] of Object.entries(METHODS)) {
     let alone;
-    await check(`${name}: one rank`, async () => void (alone = await runWorld(keys, 1, 0)));
+    await check(`${name}: one rank`, async () => void (alone = await runWorld(keys, [1, {}])));
     if (!alone || !hasMpi) continue;
-    for (const world of full ? [2, 3] : [fewest]) {
-        await check(`${name}: ${world} ranks have the curve of one, and the planned memory`, async () => {
-            const folder = await runWorld(keys, world, 3);
+    for (const layout of full && !keys.use_dora ? MORE : layouts) {
+        const how = JSON.stringify(layout);
+        if (keys.bnb_4bit_use_double_quant && layout === tensor) continue; // refused, see below
+        await check(`${name}: ${how} has the curve of one rank, and the planned memory`, async () => {
+            const folder = await runWorld(keys, layout);
             assertClose(curveOf(folder), curveOf(alone), name);
+            if (keys.param_offloading) return;
             const share = layersOf(folder) / layersOf(alone);
-            assert.ok(Math.abs(share * world - 1) < 0.01, `${share} of the layers for each of ${world}`);
+            assert.ok(Math.abs(share * layout[0] - 1) < 0.01, `${share} of the layers`);
         });
     }
 }
+
+// The question is answered before anything is loaded.
+function refusalOf(model, keys) {
+    const spec = join(newFolder(), "spec.json");
+    const parallel = { ranks: 2, tensor_parallel_degree: 2 };
+    writeFileSync(spec, JSON.stringify({ model, ...keys, parallel, data: { max_length: 64 } }));
+    return ask("plan", spec).json.error;
+}
+
+await check("what cannot be cut is refused by name", () => {
+    const twice = refusalOf(MODEL, DOUBLE);
+    assert.match(twice.message, /bnb_4bit_use_double_quant does not go with parallel.tensor_parallel_degree/);
+    const narrow = refusalOf(goldenModel(newFolder(), "llama"), { load_in_4bit: true });
+    assert.match(narrow.message, /o_proj.*has 32 of its 64 columns.*the nearest parallel.tensor_parallel_degree is 1/);
+});
+
 await check("codes are what travels: a quarter, and half, of what 16 bits take", () => {
     const [bf16, nf4, fp8] = [{}, METHODS.nf4[0], METHODS.float8_e4m3[0]].map(bytesPerStep);
     assert.ok(nf4 / bf16 > 0.28 && nf4 / bf16 < 0.31, String(nf4 / bf16)); // 4.5 bits; embedding and head have 16

@@ -26,6 +26,10 @@ const LABELS = {
     lora_dropout: "LoRA dropout",
     use_rslora: "rsLoRA",
     use_dora: "DoRA",
+    load_in_4bit: "Frozen weights in 4 bits (QLoRA)",
+    bnb_4bit_quant_type: "Which 4 bits",
+    bnb_4bit_use_double_quant: "Scales in 8 bits too",
+    base_weight_dtype: "Frozen weights kept as",
     max_grad_norm: "Longest gradient",
     adapter_name_or_path: "Start from an adapter",
     per_device_eval_batch_size: "Evaluation batch size",
@@ -49,6 +53,8 @@ const LABELS = {
 };
 const CHOICE_LABELS = {
     finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" },
+    bnb_4bit_quant_type: { nf4: "NormalFloat (NF4)" },
+    base_weight_dtype: { auto: "As bf16 or fp16 say", float8_e4m3: "8-bit floats (E4M3)" },
     "memory.on_oom": {
         auto: "Change how it runs, learn the same",
         ask: "Ask me what to change",

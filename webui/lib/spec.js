@@ -19,7 +19,10 @@ export const FIRST_KEYS = [
 
 const GROUPS = [
     ["Length of the run", /^(num_train_epochs|max_steps|seed)$/],
-    ["Adapter", /^(finetuning_type|adapter_name_or_path|r|lora_\w+|target_modules|use_\w+)$/],
+    [
+        "Adapter",
+        /^(finetuning_type|adapter_\w+|r|lora_\w+|target_modules|use_\w+|load_in_\w+|bnb_\w+|base_\w+)$/,
+    ],
     ["Data", /^(data\.|created_at$)/],
     ["Batch", /^(per_device_train_batch_size|gradient_accumulation_steps)$/],
     [
