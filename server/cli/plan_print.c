@@ -297,7 +297,9 @@ static void print_ranks(const struct page *p) {
             return;
         }
         str_appendf(p->out, "  %-*s%s", NAME_WIDTH, name, text(class, "ranks"));
-        if (stages) str_appendf(p->out, " (stage %.0f)", number(class, "stage"));
+        if (stages)
+            str_appendf(p->out, " (stage %.0f, layers %.0f to %.0f)", number(class, "stage"),
+                        number(class, "first_layer"), number(class, "end_layer") - 1);
         str_appendf(p->out, ": %s\n", bytes(number(class, "planned_need_bytes"), size));
         name = "";
     }

@@ -193,6 +193,7 @@ function RankClasses({ plan }) {
                     <tr>
                         <th scope="col">Ranks</th>
                         ${stages && html`<th scope="col" class="num">Stage</th>`}
+                        ${stages && html`<th scope="col" class="num">Layers</th>`}
                         <th scope="col" class="num">Peak</th>
                     </tr>
                 </thead>
@@ -201,6 +202,7 @@ function RankClasses({ plan }) {
                         (one) => html`<tr key=${one.ranks}>
                             <th scope="row">${one.ranks}</th>
                             ${stages && html`<td class="num">${one.stage}</td>`}
+                            ${stages && html`<td class="num">${one.first_layer}–${one.end_layer - 1}</td>`}
                             <td class="num" title=${`${formatNumber(one.planned_peak_bytes)} B`}>
                                 ${formatBytes(one.planned_peak_bytes)}
                             </td>
