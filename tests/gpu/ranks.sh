@@ -81,13 +81,20 @@ links() {
     tool "$cards" by_name cuda time && passed=$((passed + 1)) || failed=$((failed + 1))
 }
 
-# by_name RANKS FOLDER: ranks that find their place in the environment. by_mpi: started by mpirun.
+# by_name RANKS FOLDER: ranks that find their place in the environment; with $last_step they are killed when it is done,
+# which spares the writing of results. by_mpi: started by mpirun.
 by_name() {
     local rank pids=() rc=0
     for ((rank = 0; rank < $1; rank++)); do
         RANK=$rank WORLD_SIZE=$1 LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$1 timeout 120 "$engine" run "$2" \
             >"$2/rank.$rank.log" 2>&1 &
         pids+=($!)
+    done
+    while [ -n "${last_step:-}" ] && [ -n "$(jobs -rp)" ]; do
+        grep -qs "\"kind\":\"step\".*\"step\":$last_step," "$2/events.0.jsonl" || { sleep 0.2; continue; }
+        pkill -KILL -P "$(echo "${pids[@]}" | tr ' ' ',')"
+        wait "${pids[@]}"
+        return 0
     done
     for rank in "${pids[@]}"; do wait "$rank" || rc=$?; done
     [ "$rc" = 0 ] || cat "$2"/rank.*.log >&2
@@ -162,20 +169,22 @@ shared() {
     same shared 2 by_mpi cuda:0 bf16
 }
 
-# speed RANKS KIND ROWS: tokens a second, median of the steps after the third.
+# speed RANKS KIND ROWS: tokens a second, median of ten steps after three, and the highest peak of a rank in GiB.
 speed() {
-    local folder
-    folder=$(spec "$1" cuda "$3" "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\", \"max_steps\": 13,
-        \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048, \"packing_strategy\": \"rows\",
-        \"train_files\": [\"$work/rows.jsonl\"]}")
+    local folder last_step=13
+    folder=$(spec "$1" cuda "$3" "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\",
+        \"max_steps\": 1000, \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048,
+        \"packing_strategy\": \"rows\", \"train_files\": [\"$work/rows.jsonl\"]}")
     by_name "$1" "$folder" || return 1
     sed -n 's/.*"kind":"step".*"tokens_per_second":\([0-9.e+]*\),.*/\1/p' "$folder/events.0.jsonl" \
-        | tail -n +4 | sort -g | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'
-    rm -rf "$folder" # a checkpoint of a model trained in full has 12 bytes a parameter
+        | sed -n "4,${last_step}p" | sort -g | awk '{ v[NR] = $1 } END { printf "%s ", v[int((NR + 1) / 2)] }'
+    sed -n 's/.*"kind":"memory".*"peak":\([0-9]*\),.*/\1/p' "$folder"/events.*.jsonl \
+        | sort -g | tail -n 1 | awk '{ printf "%.2f\n", $1 / 2 ^ 30 }'
+    rm -rf "$folder"
 }
 
-# Hidden: of the time that exchanges add when nothing runs beside them, what is not added when it may. The work of one
-# card with as many rows is what computing alone takes, halved where all cards share it.
+# Hidden: of the time that exchanges add when nothing runs beside them, what is not added when it may: 1 is all of it.
+# Computing alone takes as long as one card with a card's share of the rows.
 bench() {
     local i kind one all serial rows=$((4 * cards))
     model=${PLIMSOLL_BENCH_FOLDER:-$gpu_root/var/bench/start-gpu}/qwen2.5-1.5b
@@ -189,17 +198,23 @@ bench() {
         speed 1 "$kind" 4 >/dev/null # chooses the products; the choices are kept
         one=$(speed 1 "$kind" 4) || { failed=$((failed + 1)); continue; }
         for layout in $BENCH_LAYOUTS; do
-            all=$(speed "$cards" "$kind" "$rows") && serial=$(PLIMSOLL_NO_OVERLAP=1 speed "$cards" "$kind" "$rows") \
-                || { failed=$((failed + 1)); continue; }
-            awk -v what="\"1.5b-$kind-ranks\",\"layout\":\"$layout\",\"ranks\":$cards" -v n="$cards" -v one="$one" \
-                -v all="$all" -v serial="$serial" 'BEGIN {
-                added = 1 / serial - 1 / (n * one); hidden = added > 0 ? (1 / serial - 1 / all) / added : 0
-                printf "{\"case\":%s,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,", what, all, one
-                printf "\"efficiency\":%.3f,", all / (n * one)
-                printf "\"tok_s_without_overlap\":%.0f,\"hidden\":%.2f}\n", serial, hidden }'
+            serial=
+            all=$(speed "$cards" "$kind" "$rows") || { failed=$((failed + 1)); continue; }
+            case $layout in tp | pp) ;; *) serial=$(PLIMSOLL_NO_OVERLAP=1 speed "$cards" "$kind" "$rows") ;; esac
+            report_speed "$one" "$all" "$serial"
             passed=$((passed + 1))
         done
     done
+}
+# report_speed ONE ALL SERIAL: rates and peaks, as speed prints them.
+report_speed() {
+    echo "$1 $2 $3" | awk -v what="\"1.5b-$kind-ranks\",\"layout\":\"$layout\",\"ranks\":$cards" -v n="$cards" '{
+        printf "{\"case\":%s,\"tok_s\":%.0f,\"tok_s_of_one\":%.0f,", what, $3, $1
+        printf "\"efficiency\":%.3f,\"peak_gib\":%.2f,\"peak_gib_of_one\":%.2f", $3 / (n * $1), $4, $2
+        added = NF > 4 ? 1 / $5 - 1 / (n * $1) : 0
+        if (NF > 4) printf ",\"tok_s_without_overlap\":%.0f", $5
+        if (added > 0) printf ",\"hidden\":%.2f", (1 / $5 - 1 / $3) / added
+        print "}" }'
 }
 
 for part in "$@"; do "$part"; done
