@@ -126,7 +126,9 @@ enum status active_begin(struct active *a, struct err *e) {
 static enum status start_rank(struct active *a, const char *message, struct err *e) {
     row_text(&a->job.outcome, NULL);
     row_text(&a->job.memory, NULL);
-    move_set_state(&a->job, RUNNING, "load");
+    /* "load" is then their own word, when they have come. */
+    const bool waits = a->led.launcher == RANKS_SLURM || a->led.launcher == RANKS_EXTERNAL;
+    move_set_state(&a->job, RUNNING, waits ? "ranks" : "load");
     struct err error = {0};
     const enum status status = launch_ranks(a->place->engine, a->run, &a->led, &a->rank, &error);
     if (status != STATUS_OK) return move_settle_failed(a->place, &a->job, &error, e);

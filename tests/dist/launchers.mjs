@@ -112,6 +112,7 @@ async function checkExternal() {
     await check("external: a job whose ranks never came is cancelled at once", async () => {
         const job = await createJob(server, { steps: 4, spec: specOf(parallel) });
         await told(job, /Waiting for 3 ranks/);
+        assert.equal((await getJob(server, job.id)).plimsoll.phase, "ranks");
         const began = Date.now();
         await cancel(job);
         assert.ok(Date.now() - began < 5000, `${Date.now() - began} ms`);

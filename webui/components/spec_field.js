@@ -45,6 +45,8 @@ const LABELS = {
     param_offloading: "Keep frozen weights in host memory",
     "parallel.ranks": "Ranks",
     "parallel.zero_stage": "ZeRO stage",
+    "parallel.launcher": "Ranks are started by",
+    "parallel.hostfile": "File of mpirun's hosts",
     "parallel.silence_s": "Silence before a rank is lost",
     "parallel.patience_s": "Patience with a slow rank",
     "memory.growth": "Reserve in pieces of",
@@ -55,6 +57,12 @@ const CHOICE_LABELS = {
     finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" },
     bnb_4bit_quant_type: { nf4: "NormalFloat (NF4)" },
     base_weight_dtype: { auto: "As bf16 or fp16 say", float8_e4m3: "8-bit floats (E4M3)" },
+    "parallel.launcher": {
+        local: "This machine alone",
+        mpi: "mpirun, on a list of hosts",
+        slurm: "Slurm",
+        external: "Somebody else",
+    },
     "memory.on_oom": {
         auto: "Change how it runs, learn the same",
         ask: "Ask me what to change",

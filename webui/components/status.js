@@ -15,6 +15,7 @@ const WORDS = {
     attention: "Needs attention",
 };
 const PHASES = {
+    ranks: "Waiting for its ranks",
     load: "Loading the model",
     plan: "Planning memory",
     train: "Training",
