@@ -196,9 +196,9 @@ static enum status run_steps(struct session *s, const struct plan_request *reque
     if (plan) plan->flops = flops_per_token(s, request->train);
     GUARD(eval_shapes(&w, request, &batch, e));
     /* Rank 0 speaks for all, unless it needs their weights or layers. */
-    if ((request->options->rank == 0 || weights_are_sharded(&s->model) ||
-         pipeline_is_on(&s->model)) &&
-        spec->sample_prompts.count > 0)
+    const bool together =
+        weights_are_sharded(&s->model) || pipeline_is_on(&s->model) || s->model.group;
+    if ((request->options->rank == 0 || together) && spec->sample_prompts.count > 0)
         GUARD(generate_plan(&s->model, length, e));
     look(&w, PLAN_SAMPLES, &sample);
     /* Both go through host memory: what is held meanwhile is what is held between steps. */

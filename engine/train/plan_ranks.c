@@ -175,9 +175,10 @@ static struct plan_class *find_class(struct plan_ranks *r, const struct plan_cla
     return NULL;
 }
 
-/* In a pipeline all ranks make samples together. */
+/* Ranks that share the model make samples together. */
 static bool speaks_alone(const struct plan_ranks *r) {
-    return r->subject.spec->sample_prompts.count > 0 && r->shape.degree[AXIS_PIPELINE] == 1;
+    return r->subject.spec->sample_prompts.count > 0 &&
+           r->shape.degree[AXIS_PIPELINE] * r->shape.degree[AXIS_TENSOR] == 1;
 }
 
 /* Rows are divided among ranks that share a layer; not all have as many, unless the number of rows

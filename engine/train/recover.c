@@ -145,7 +145,8 @@ static enum status lose_step(const struct err *why, struct err *e) {
 
 enum status recover_together(const struct run *r, enum status status, struct err *why) {
     const struct model *const m = &r->session.model;
-    if (status != STATUS_OOM || !(weights_are_sharded(m) || pipeline_is_on(m))) return status;
+    const bool together = weights_are_sharded(m) || pipeline_is_on(m) || m->group;
+    if (status != STATUS_OOM || !together) return status;
     const struct err shortage = *why;
     err_clear(why);
     return lose_step(&shortage, why);
@@ -166,7 +167,8 @@ enum status recover_train(struct run *r, const struct step_options *options, str
     const enum status status = step_train(&r->session.model, &r->batch, options, sums, &why);
     take_books(r, after);
     ASSERT(memcmp(before, after, sizeof before) == 0);
-    if (status == STATUS_OOM && shard_has_marks(&r->session.model)) return lose_step(&why, e);
+    const bool together = shard_has_marks(&r->session.model) || r->session.model.group;
+    if (status == STATUS_OOM && together) return lose_step(&why, e);
     if (status == STATUS_OOM) {
         r->recovery.failed = true;
         r->recovery.why = why;

@@ -21,6 +21,8 @@ const METHODS = {
     "lora with dropout": { lora_dropout: 0.1, sample_prompts: ["What is a bowline?"], sample_max_tokens: 4 },
     "lora, checkpointing": { ...CHECKPOINTING },
     "dora with dropout": { use_dora: true, lora_dropout: 0.1 },
+    "lora on 4 bits": { load_in_4bit: true, bnb_4bit_use_double_quant: false },
+    "lora on 8 bits": { base_weight_dtype: "float8_e4m3" },
     "every weight": TRAIN_ALL,
     "every weight, checkpointing": { ...TRAIN_ALL, ...CHECKPOINTING, data: { packing: false } },
 };
@@ -34,6 +36,8 @@ const LAYOUTS = {
     "lora with dropout": [T2, T4, zero(3), T2P2],
     "lora, checkpointing": full ? [T2, T4, zero(2), zero(3), T2P2] : [T4],
     "dora with dropout": full ? [T2, T4, zero(2)] : [T2],
+    "lora on 4 bits": [T2],
+    "lora on 8 bits": full ? [T2, T4] : [T2],
     "every weight": full ? [T2, T4, T2D2, zero(1), zero(2), zero(3), T2P2] : [T2, zero(1), zero(3)],
     "every weight, checkpointing": full ? [T2, T4, zero(2), zero(3), T2P2] : [zero(2), T2P2],
 };
