@@ -12,6 +12,12 @@
 
 enum { SEARCH_TURNS = 60 };
 
+static double frozen_bytes_of(const struct spec *s) {
+    if (s->load_in_4bit) return 0.5;
+    if (strcmp(s->base_weight_dtype, "auto") != 0) return 1;
+    return s->bf16 || s->fp16 ? 2 : 4;
+}
+
 struct stage_wishes stages_wishes_of(const struct spec *s) {
     const int64_t rows =
         s->per_device_train_batch_size > 0 ? s->per_device_train_batch_size : 1; /* not "auto" */
@@ -20,6 +26,7 @@ struct stage_wishes stages_wishes_of(const struct spec *s) {
         .wide = !s->bf16 && !s->fp16,
         .checkpointing = s->gradient_checkpointing && s->gradient_checkpointing_layers == 0,
         .gpipe = strcmp(s->parallel.pipeline_parallel_schedule, "gpipe") == 0,
+        .frozen_bytes = frozen_bytes_of(s),
         .adapter_rank = s->r,
         .micro_tokens = rows * s->data.max_length,
         .micros = s->gradient_accumulation_steps,
@@ -63,7 +70,8 @@ struct stage_costs stages_costs_of(const struct model_config *c, const struct st
     const double attention = (double)(c->heads * c->head_dim) * tokens;
     return (struct stage_costs){
         .layer = {.time = (layer + adapters + attention) * tokens,
-                  .kept = layer * bytes_of(w, w->full) + adapters * bytes_of(w, true),
+                  .kept = layer * (w->full ? bytes_of(w, true) : w->frozen_bytes) +
+                          adapters * bytes_of(w, true),
                   .flight = kept_elements(c, w->checkpointing) * element * tokens},
         .begin = {.kept = vocabulary * bytes_of(w, w->full)},
         .end = {.time = vocabulary * tokens, .kept = vocabulary * bytes_of(w, w->full)}};

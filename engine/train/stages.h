@@ -23,6 +23,7 @@ struct stage_costs {
 struct stage_wishes {
     bool full, wide, checkpointing; /* wide: 4 bytes an element, not 2 */
     bool gpipe;
+    double frozen_bytes;                /* of an element of a layer's frozen weights */
     int64_t adapter_rank;               /* of LoRA, on every linear layer */
     int64_t micro_tokens, micros, data; /* data: ranks that divide the optimizer's states, or 1 */
 };
