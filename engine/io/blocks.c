@@ -167,16 +167,26 @@ static enum status open_files(struct st_set *files, const char *folder, const ch
     return st_finish(files, e);
 }
 
-enum status blocks_open(struct block_set *set, const char *folder, const char *prefix,
-                        struct err *e) {
-    *set = (struct block_set){0};
-    TRY(open_files(&set->files, folder, prefix, e));
+static enum status list_blocks(struct block_set *set, struct err *e) {
     set->blocks = mem_new((size_t)set->files.count, sizeof *set->blocks);
     for (int64_t i = 0; i < set->files.count; i++) {
         TRY(add_block(set, &set->files.tensors[i], e));
     }
     if (set->count) qsort(set->blocks, (size_t)set->count, sizeof *set->blocks, compare);
     return check_apart(set, e);
+}
+
+enum status blocks_open(struct block_set *set, const char *folder, const char *prefix,
+                        struct err *e) {
+    *set = (struct block_set){0};
+    TRY(open_files(&set->files, folder, prefix, e));
+    return list_blocks(set, e);
+}
+
+enum status blocks_open_file(struct block_set *set, const char *path, struct err *e) {
+    *set = (struct block_set){0};
+    TRY(st_open_file(&set->files, path, e));
+    return list_blocks(set, e);
 }
 
 void blocks_close(struct block_set *set) {

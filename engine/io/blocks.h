@@ -47,6 +47,8 @@ struct block_set {
  * and for blocks that overlap. Close with blocks_close, also after an error. */
 enum status blocks_open(struct block_set *set, const char *folder, const char *prefix,
                         struct err *e);
+/* One file. */
+enum status blocks_open_file(struct block_set *set, const char *path, struct err *e);
 void blocks_close(struct block_set *set);
 
 /* Elements of a stored block that follow each other in the file and in the wanted block. */
