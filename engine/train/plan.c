@@ -126,6 +126,16 @@ static const struct batch_shape *largest_of(const struct step_shapes *steps, int
     return largest;
 }
 
+/* Without data all micro-batches are the same, and 1f1b repeats itself once every stage has one. */
+static int64_t planned_micros(const struct session *s, const struct plan_request *r,
+                              const struct step_shapes *steps, int64_t step) {
+    const int64_t micros = step_shapes_micros(steps, step);
+    const int64_t enough = 2 * (s->mesh.shape.degree[AXIS_PIPELINE] + 1);
+    const bool repeats =
+        pipeline_kind_parse(r->spec->parallel.pipeline_parallel_schedule) == PIPELINE_1F1B;
+    return r->train->exact && !steps->listed && repeats && micros > enough ? enough : micros;
+}
+
 /* In a pipeline several micro-batches are in memory at a time: whole steps, each twice. */
 static enum status train_steps(struct watch *w, const struct plan_request *request,
                                struct batch *batch, struct err *e) {
@@ -133,7 +143,8 @@ static enum status train_steps(struct watch *w, const struct plan_request *reque
     for (int64_t i = 0; i < step_shapes_count(steps); i++) {
         struct planned planned = {.batch = batch, .steps = steps, .step = i};
         for (int times = 0; times < 2; times++) {
-            TRY(one_step(w->session, request, &planned, step_shapes_micros(steps, i), e));
+            TRY(one_step(w->session, request, &planned,
+                         planned_micros(w->session, request, steps, i), e));
         }
         look(w, PLAN_TRAIN, largest_of(steps, i));
     }
@@ -163,7 +174,8 @@ static enum status eval_shapes(struct watch *w, const struct plan_request *reque
 }
 
 /* Every shape, or in a pipeline every step, is trained twice. */
-static double flops_per_token(const struct session *s, const struct batch_shapes *shapes) {
+static double flops_per_token(const struct session *s, const struct plan_request *request) {
+    const struct batch_shapes *const shapes = request->train;
     double tokens = 0;
     const struct step_shapes *const steps = &shapes->in_steps;
     const bool whole_steps = pipeline_is_on(&s->model);
@@ -171,7 +183,7 @@ static double flops_per_token(const struct session *s, const struct batch_shapes
         tokens += 2 * (double)shapes->items[i].tokens;
     }
     for (int64_t i = 0; whole_steps && i < step_shapes_count(steps); i++) {
-        for (int64_t k = 0; k < step_shapes_micros(steps, i); k++) {
+        for (int64_t k = 0; k < planned_micros(s, request, steps, i); k++) {
             tokens += 2 * (double)step_shapes_at(steps, i, k)->tokens;
         }
     }
@@ -193,7 +205,7 @@ static enum status run_steps(struct session *s, const struct plan_request *reque
     look(&w, PLAN_LOAD, &none);
     s->device->flops = 0;
     GUARD(train_shapes(&w, request, &batch, e));
-    if (plan) plan->flops = flops_per_token(s, request->train);
+    if (plan) plan->flops = flops_per_token(s, request);
     GUARD(eval_shapes(&w, request, &batch, e));
     /* Rank 0 speaks for all, unless it needs their weights or layers. */
     const bool together =
