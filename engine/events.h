@@ -11,8 +11,8 @@
  *   progress    what: data, bytes, bytes_total, rows: while rows are encoded, about once a second
  *   step        step (1-based), total_steps, epoch, loss, grad_norm, learning_rate,
  *               mean_token_accuracy, tokens, trained_tokens, tokens_per_second, seconds
- *               with several ranks also ranks[] {tokens, trained_tokens, seconds}: each one's part
- *               and how long it computed before it met the others; written by rank 0 alone
+ *               with several ranks also ranks[] {tokens, trained_tokens, seconds, waited_seconds
+ *               (null: not known)}: each one's part, how long it computed and waited before all met
  *   memory      step, phase, allocated, reserved, peak, step_peak, largest_free_block,
  *               fragmentation (0..1: what lies outside the largest free block, of all that is
  *               free), capacity, cap, device_used, device_total, overhead (ours outside the arena),

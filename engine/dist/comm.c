@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/environment.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/socket.h"
 #include "engine/dist/frame.h"
@@ -153,7 +154,9 @@ enum status comm_gather(struct comm *c, const void *mine, int64_t bytes, void *a
         char text[160];
         snprintf(text, sizeof text, "while the others met for %s", c->doing);
         wire_doing(c->wire, text);
+        const int64_t began = clock_steady_ns();
         const enum status status = wire_gather(c->wire, mine, bytes, all, e);
+        c->waited_ns += clock_steady_ns() - began;
         snprintf(text, sizeof text, "while the others computed for %s", c->doing);
         wire_doing(c->wire, text);
         return status;

@@ -82,6 +82,7 @@ struct comm {
     int64_t peers_bytes;        /* what NCCL took of the device, outside the arena */
     struct comm_traffic traffic[COMM_TRAFFIC_MAX];
     int traffic_count;
+    int64_t waited_ns; /* for others: in gathers, and in exchanges by way of the host */
     struct comm_options options;
     bool abandoned;
     char doing[96]; /* see comm_doing */

@@ -157,5 +157,6 @@ enum status mover_exchange(struct comm *c, const struct mpi_message *messages, i
             nap(turn);
         }
     }
+    c->waited_ns += clock_steady_ns() - began;
     return STATUS_OK;
 }

@@ -17,6 +17,7 @@ struct gang_part {
     double loss; /* a sum over trained tokens */
     int64_t correct, trained, tokens;
     double seconds;            /* of its own computing, up to where it met the others */
+    double waited;             /* for others meanwhile, not in `seconds`; NAN: not known (NCCL) */
     int64_t stopping;          /* somebody has asked this rank to stop */
     struct device_share share; /* of its device, for the books; not summed */
 };

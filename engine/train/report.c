@@ -61,6 +61,7 @@ static void add_parts(cJSON *fields, const struct gang_part *parts, int64_t rank
         json_add_i64(one, "tokens", parts[rank].tokens);
         json_add_i64(one, "trained_tokens", parts[rank].trained);
         json_add_number(one, "seconds", parts[rank].seconds);
+        json_add_number(one, "waited_seconds", parts[rank].waited);
         cJSON_AddItemToArray(list, one);
     }
 }

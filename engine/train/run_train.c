@@ -3,6 +3,7 @@
  * Each of them is begun again when memory was short (recover.h). Only the step takes part in the
  * agreement of all ranks: the others are a rank's own affair, and never change how a step is run.
  */
+#include <math.h>
 #include <string.h>
 
 #include "base/file.h"
@@ -120,7 +121,7 @@ static void hear_shares(struct run *r) {
 }
 
 enum status run_train_step(struct run *r, struct err *e) {
-    const int64_t began = clock_steady_ns();
+    const int64_t began = clock_steady_ns(), waited_before = r->comm->waited_ns;
     const struct batcher *const b = &r->corpus.batcher;
     struct step_sums sums;
     struct optimizer_report changed;
@@ -128,14 +129,16 @@ enum status run_train_step(struct run *r, struct err *e) {
                    r->state.step + 1 == r->corpus.total_steps);
     r->recovery.snapshot = false;
     TRY(train_micros(r, &sums, e));
-    const double rate = schedule_rate(&r->schedule, r->state.step), computed = seconds_since(began);
+    const double rate = schedule_rate(&r->schedule, r->state.step), met = seconds_since(began);
+    const double waited = 1e-9 * (double)(r->comm->waited_ns - waited_before);
     TRY(update(r, rate, &changed, e));
     const bool counts = mesh_counts(&r->session.mesh);
     const struct gang_part mine = {.loss = counts ? changed.loss : 0,
                                    .correct = counts ? changed.correct : 0,
                                    .trained = counts ? sums.trained : 0,
                                    .tokens = counts ? sums.tokens : 0,
-                                   .seconds = computed,
+                                   .seconds = r->comm->peers ? met : met - waited,
+                                   .waited = r->comm->peers ? NAN : waited,
                                    .share = device_books_share(&r->books)};
     struct gang_part all;
     TRY(gang_sum(r->comm, &mine, r->parts, &all, e));

@@ -1,7 +1,7 @@
 /* memory.c - GET /v1/fine_tuning/jobs/{id}/memory: what a job holds, rank by rank.
  *
- * The newest memory, holdings and oom events of each rank, the allocator's counters as the table
- * that people know, and two judgements: how full the device is (by the device's number where it is
+ * The newest memory, holdings, step and oom events of each rank, the allocator's counters as the
+ * table that people know, and two judgements: how full the device is (by the device's number where it is
  * known, because that is where a run dies), and how uneven the ranks are. */
 #include "server/api/api.h"
 
@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "server/api/balance.h"
 #include "server/store/series.h"
 
 /* Ranks within this of their mean are even. */
@@ -156,7 +157,9 @@ static const char *cause_of(const cJSON *ranks, int64_t rank, double *difference
     return cause;
 }
 
-static cJSON *imbalance(const cJSON *ranks) {
+/* Stages of a pipeline hold different layers: that they differ is planned, and no cause is looked
+ * for. */
+static cJSON *imbalance(const cJSON *ranks, const struct balance_stages *stages) {
     const struct spread s = spread_of(ranks, number_of, "peak");
     if (s.count < 2) return cJSON_CreateNull();
     double difference = 0;
@@ -164,7 +167,8 @@ static cJSON *imbalance(const cJSON *ranks) {
     cJSON *const json = cJSON_CreateObject();
     const double ratio = s.mean_of_others > 0 ? s.most / s.mean_of_others : NAN;
     const bool even = !(ratio > EVEN_RATIO);
-    const char *const cause = even ? NULL : cause_of(ranks, s.rank, &difference);
+    const bool staged = stages->stages > 1;
+    const char *const cause = even || staged ? NULL : cause_of(ranks, s.rank, &difference);
     json_add_i64(json, "rank", s.rank);
     json_add_number(json, "peak", s.most);
     json_add_number(json, "mean_of_others", s.mean_of_others);
@@ -176,8 +180,9 @@ static cJSON *imbalance(const cJSON *ranks) {
             ? str_format("Rank %lld peaks at %s, the others at %s on average; %s of that are %s.",
                          (long long)s.rank, bytes_text(s.most, a), bytes_text(s.mean_of_others, b),
                          bytes_text(difference, c), cause)
-            : str_format("Rank %lld peaks at %s, the others at %s on average.", (long long)s.rank,
-                         bytes_text(s.most, a), bytes_text(s.mean_of_others, b));
+            : str_format("Rank %lld peaks at %s, the others at %s on average%s.", (long long)s.rank,
+                         bytes_text(s.most, a), bytes_text(s.mean_of_others, b),
+                         staged ? ": stages hold different layers, as planned" : "");
     json_add_string(json, "text", text);
     mem_free(text);
     return json;
@@ -194,7 +199,12 @@ enum status api_jobs_memory(void *context, struct http_request *q, struct http_r
     json_add_string(json, "job", job.id);
     const enum status status =
         store_latest_scan(app->store, job.number, (struct latest_seer){see_latest, &g}, e);
-    cJSON_AddItemToObject(json, "imbalance", imbalance(g.ranks));
+    cJSON *const spec = api_parsed(job.spec);
+    const struct balance_stages stages = balance_stages_of(spec);
+    const cJSON *const step = json_member(cJSON_GetArrayItem(g.ranks, 0), "step");
+    cJSON_AddItemToObject(json, "imbalance", imbalance(g.ranks, &stages));
+    cJSON_AddItemToObject(json, "balance", balance_of_step(step, &stages));
+    cJSON_Delete(spec);
     cJSON_AddItemToObject(json, "ranks", g.ranks);
     cJSON_AddItemToObject(json, "plan", api_parsed(job.plan));
     job_row_release(&job);

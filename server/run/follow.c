@@ -77,6 +77,20 @@ static enum status take_progress(struct store *store, struct job_row *job, const
     return STATUS_OK;
 }
 
+/* What GET .../memory shows of a rank without reading the stream. */
+static enum status take_latest(struct store *store, struct job_row *job, const cJSON *event,
+                               struct err *e) {
+    struct str text = {0};
+    json_append(&text, event);
+    const struct latest_row row = {.rank = get_i64(event, "rank"),
+                                   .time_ms = get_i64(event, "time_ms"),
+                                   .kind = get_text(event, "kind"),
+                                   .data = str_text(&text)};
+    const enum status status = store_latest_put(store, job->number, &row, e);
+    str_release(&text);
+    return status;
+}
+
 static enum status take_step(struct store *store, struct job_row *job, const cJSON *event,
                              struct err *e) {
     const struct step_row row = {
@@ -98,21 +112,8 @@ static enum status take_step(struct store *store, struct job_row *job, const cJS
     } else if (isfinite(seconds)) {
         job->step_seconds += STEP_SECONDS_WEIGHT * (seconds - job->step_seconds);
     }
+    if (json_member(event, "ranks")) TRY(take_latest(store, job, event, e));
     return store_step_put(store, job->number, &row, e);
-}
-
-/* What GET .../memory shows of a rank without reading the stream. */
-static enum status take_latest(struct store *store, struct job_row *job, const cJSON *event,
-                               struct err *e) {
-    struct str text = {0};
-    json_append(&text, event);
-    const struct latest_row row = {.rank = get_i64(event, "rank"),
-                                   .time_ms = get_i64(event, "time_ms"),
-                                   .kind = get_text(event, "kind"),
-                                   .data = str_text(&text)};
-    const enum status status = store_latest_put(store, job->number, &row, e);
-    str_release(&text);
-    return status;
 }
 
 /* The run waits, its process lives: only the phase says so. */

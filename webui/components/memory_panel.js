@@ -77,8 +77,11 @@ function ScaleChoice({ value }) {
 // A device that is nearly full is in danger; a cap that is nearly used up is a plan that came true.
 const isGrave = ({ level, of }) => level !== "ok" && of === "device";
 
+// A stage of a pipeline that takes longest is no fault of anybody; more tokens or a slower device are.
+const isUneven = ({ cause }) => cause === "tokens" || cause === "device";
+
 function Judgements({ details }) {
-    const { imbalance } = details ?? {};
+    const { imbalance, balance } = details ?? {};
     const all = (details?.ranks ?? []).filter(({ verdict }) => verdict?.text);
     const fullest = Math.max(...all.map(({ verdict }) => verdict.share));
     const worst = all.find(({ verdict }) => verdict.share === fullest);
@@ -89,6 +92,7 @@ function Judgements({ details }) {
                 ${all.length > 1 ? `Rank ${rank}: ` : ""}${verdict.text}
             </p>`,
         )}
+        ${balance?.text && html`<p class=${isUneven(balance) ? "note note-warn" : "muted"}>${balance.text}</p>`}
         ${imbalance?.text && html`<p class=${imbalance.category ? "note note-warn" : "muted"}>${imbalance.text}</p>`}
     </div>`;
 }
