@@ -85,6 +85,16 @@ static enum status get_to_know(struct comm *c, const struct comm_place *place, b
     return status;
 }
 
+/* The same network for the libraries that look for one themselves. */
+static void choose_network(void) {
+    const char *const interfaces = environment("PLIMSOLL_INTERFACE");
+    if (!interfaces) return;
+    char *const exactly = str_format("=%s", interfaces); /* NCCL would take it for a beginning */
+    environment_preset("OMPI_MCA_btl_tcp_if_include", interfaces);
+    environment_preset("NCCL_SOCKET_IFNAME", exactly);
+    mem_free(exactly);
+}
+
 enum status comm_open(struct comm **out, const struct comm_place *place,
                       const struct comm_options *options, struct err *e) {
     TRY(comm_open_planned(out, place->rank, place->world, e));
@@ -95,6 +105,7 @@ enum status comm_open(struct comm **out, const struct comm_place *place,
     c->local_rank = place->local_rank;
     c->local_world = place->local_world;
     if (place->world == 1) return STATUS_OK;
+    choose_network();
     comm_doing(c, "the start");
     TRY(wire_open(&c->wire, place, options, e));
     TRY(get_to_know(c, place, &mpi, &found.elsewhere, e));

@@ -65,11 +65,9 @@ static enum status load(struct mover *m, struct err *e) {
 
 /* What Open MPI should do differently here, where the user has not said otherwise. */
 static void preset_mpi(void) {
-    const char *const interfaces = environment("PLIMSOLL_INTERFACE");
     /* Reading another process's memory is forbidden in most containers, where Open MPI then fails;
        elsewhere it saves one copy. */
     environment_preset("OMPI_MCA_btl_vader_single_copy_mechanism", "none");
-    if (interfaces) environment_preset("OMPI_MCA_btl_tcp_if_include", interfaces);
 }
 
 static enum status open_mpi(struct mover *m, const struct comm_place *place, struct err *e) {

@@ -70,15 +70,17 @@ static enum status read_corpus(struct run *r, struct err *e) {
     return corpus_open(&r->corpus, &r->spec, &r->config, &watch, e);
 }
 
-/* The first rank of a machine encodes the rows; the others then find them in the cache. */
+/* Rank 0 encodes the rows, then the first rank of each other machine, which finds them where the
+ * machines share a cache; the others find them in the cache of their machine. */
 static enum status read_in_turn(struct run *r, struct err *e) {
     struct comm *const c = r->comm;
     comm_doing(c, "reading the data");
     comm_set_patience(c, READING_PATIENCE_MS);
-    if (c->local_rank == 0) TRY(read_corpus(r, e));
-    TRY(comm_barrier(c, e));
-    if (c->local_rank != 0) TRY(read_corpus(r, e));
-    TRY(comm_barrier(c, e));
+    const int turn = c->rank == 0 ? 0 : c->local_rank == 0 ? 1 : 2;
+    for (int now = 0; now < 3; now++) {
+        if (now == turn) TRY(read_corpus(r, e));
+        TRY(comm_barrier(c, e));
+    }
     comm_set_patience(c, (int64_t)(r->spec.parallel.patience_s * 1000));
     return STATUS_OK;
 }
