@@ -1,9 +1,10 @@
 // gpus.mjs - training on all cards of a machine beside training on one: ./dev bench gpus.
 //
 // tests/gpu/ranks.sh does it. On a machine without node start `tests/gpu/ranks.sh bench >FOLDER/ranks.jsonl` and
-// `tests/gpu/stamp.sh >FOLDER/stamp.json` there; PLIMSOLL_GPU_LINES=FOLDER makes this benchmark read them.
+// `tests/gpu/stamp.sh >FOLDER/stamp.json` there; PLIMSOLL_GPU_LINES=FOLDER makes this benchmark read them, and also
+// peers.jsonl, what gpus_peers.py printed in the same run.
 import { execFileSync } from 'node:child_process';
-import { readFileSync } from 'node:fs';
+import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { ROOT } from './support.mjs';
 import { objects, readStamp } from './support_gpu.mjs';
@@ -18,5 +19,7 @@ export async function* cases() {
     const read = (name) => readFileSync(join(given, name), 'utf8');
     const lines = objects(given ? read('ranks.jsonl') : ran('ranks.sh', 'bench'));
     const { gemm_tflops, ...stamp } = readStamp(given ? read('stamp.json') : ran('stamp.sh'));
+    const peers = given && existsSync(join(given, 'peers.jsonl')) ? objects(read('peers.jsonl')) : [];
     for (const line of lines) yield { ...stamp, ...line };
+    for (const { peer, ...line } of peers) yield { ...stamp, ...line, layout: peer };
 }
