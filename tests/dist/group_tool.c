@@ -3,8 +3,9 @@
  *
  * Every rank starts it, by mpirun or with RANK and WORLD_SIZE; they meet in FOLDER. DEVICE is cpu,
  * cuda (the GPU of the local rank) or cuda:N. The numbers are small whole ones, which every type
- * holds exactly, so results are compared bit by bit. `time` lets rank 0 print one JSON line for each
- * kind and size: seconds of a call and bytes of the whole buffer. Exit code 0: all was right. */
+ * holds exactly, so results are compared bit by bit. `time` lets rank 0 print one JSON line for
+ * each kind and size: seconds of a call and bytes of the whole buffer. Exit code 0: all was right.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
