@@ -59,13 +59,17 @@ static struct spread spread_of(const cJSON *ranks, const char *key) {
 static const char *cause_of(const cJSON *ranks, const struct spread *s, double *tokens,
                             const struct balance_stages *stages) {
     const double own = number_of(cJSON_GetArrayItem(ranks, (int)s->rank), "tokens");
-    double others = 0;
+    double others = -own;
+    int64_t count = -1;
     const cJSON *one = NULL;
+    /* Of ranks that share a row's work one alone counts it. */
     cJSON_ArrayForEach(one, ranks) {
-        others += number_of(one, "tokens");
+        const double each = number_of(one, "tokens");
+        if (!(each > 0)) continue;
+        others += each;
+        count++;
     }
-    others = (others - own) / (double)(s->count - 1);
-    *tokens = others > 0 ? own / others : NAN;
+    *tokens = own > 0 && count > 0 ? own / (others / (double)count) : NAN;
     /* In a pipeline only the last stage counts tokens. */
     if (stages->stages > 1) return "stage";
     return *tokens > EVEN_TOKENS ? "tokens" : "device";

@@ -1,8 +1,8 @@
 /* memory.c - GET /v1/fine_tuning/jobs/{id}/memory: what a job holds, rank by rank.
  *
  * The newest memory, holdings, step and oom events of each rank, the allocator's counters as the
- * table that people know, and two judgements: how full the device is (by the device's number where it is
- * known, because that is where a run dies), and how uneven the ranks are. */
+ * table that people know, and two judgements: how full the device is (by the device's number
+ * where it is known, because that is where a run dies), and how uneven the ranks are. */
 #include "server/api/api.h"
 
 #include <math.h>

@@ -56,6 +56,15 @@ static void test_balance_more_tokens_are_named_before_the_device(void **state) {
              "its device is slower, or others use it too.");
 }
 
+static void test_balance_ranks_that_share_rows_count_them_once(void **state) {
+    (void)state;
+    must_say(
+        "{\"ranks\":[" RANK(100, 2, 0) "," RANK(0, 1, 1) "," RANK(100, 1, 1) "," RANK(0, 1, 1) "]}",
+        &PLAIN, "device",
+        "Rank 0 computes 2 s of a step, the others 1 s on average: with as many tokens, so "
+        "its device is slower, or others use it too.");
+}
+
 static void test_balance_a_stage_is_told_as_one(void **state) {
     (void)state;
     must_say("{\"ranks\":[" RANK(0, 1, 1) "," RANK(0, 1, 1) "," RANK(100, 2, 0) "," RANK(100, 1.9,
@@ -80,6 +89,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_balance_even_ranks_are_even_whoever_waits),
         cmocka_unit_test(test_balance_more_tokens_are_named_before_the_device),
+        cmocka_unit_test(test_balance_ranks_that_share_rows_count_them_once),
         cmocka_unit_test(test_balance_a_stage_is_told_as_one),
         cmocka_unit_test(test_balance_what_is_not_known_is_not_judged),
     };
