@@ -126,7 +126,7 @@ static bool is_needless(const struct auto_layouts *f, const struct layout_choice
 /* Offloading is the last resort. */
 static bool is_enough(const struct auto_layouts *f, const struct layout_choice *c) {
     for (int i = 0; i < f->count && c->rung == RUNG_OFFLOAD; i++) {
-        if (f->items[i].fits) return true;
+        if (f->items[i].fits && f->items[i].choice.rung != RUNG_OFFLOAD) return true;
     }
     return false;
 }
@@ -160,7 +160,7 @@ static int first_of(const struct auto_layouts *f) {
         if (!c->fits) continue;
         if (best < 0) {
             best = i;
-        } else if (c->choice.rung == f->items[best].choice.rung && c->choice.rung == RUNG_REST &&
+        } else if (c->choice.rung == f->items[best].choice.rung && c->choice.rung >= RUNG_REST &&
                    is_faster(c, &f->items[best])) {
             best = i;
         }
@@ -211,8 +211,8 @@ static void say_rung(struct str *text, const struct auto_layouts *f, int64_t cap
                     need, there);
         return;
     case RUNG_OFFLOAD:
-        str_appendf(text, "Nothing else fits into %s: the states of AdamW wait in host memory.",
-                    there);
+        str_appendf(text, "Nothing else fits into %s: %s wait in host memory.", there,
+                    c->choice.offloads_weights ? "frozen weights" : "the states of AdamW");
         return;
     }
 }
@@ -256,6 +256,7 @@ static void take_numbers(struct spec *spec, const struct spec *from) {
     spec->per_device_train_batch_size = from->per_device_train_batch_size;
     spec->gradient_accumulation_steps = from->gradient_accumulation_steps;
     spec->optimizer_offloading = from->optimizer_offloading;
+    spec->param_offloading = from->param_offloading;
     replace_word(&spec->parallel.layout, "given");
 }
 
@@ -361,7 +362,8 @@ enum status auto_layout_keep(const struct spec *spec, const char *folder, struct
                                          .shard = spec->parallel.data_parallel_shard_degree,
                                          .tensor = spec->parallel.tensor_parallel_degree,
                                          .pipeline = spec->parallel.pipeline_parallel_degree,
-                                         .offloads = spec->optimizer_offloading};
+                                         .offloads_optimizer = spec->optimizer_offloading,
+                                         .offloads_weights = spec->param_offloading};
     cJSON *const keys = layout_choice_keys(&choice, spec);
     char *const path = file_join(folder, KEPT);
     cJSON_DeleteItemFromObjectCaseSensitive(keys, "gradient_accumulation_steps");

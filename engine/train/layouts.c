@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 
-enum { STAGES_MAX = 16, ZERO_MAX = 3 };
+enum { STAGES_MAX = 16, ZERO_MAX = 3, OFFLOADS_MAX = 5 };
 
 struct list {
     struct layout_choice *items;
@@ -65,15 +65,21 @@ static void add_meshes(struct list *l, const struct layout_choice *base, int64_t
     }
 }
 
-/* The states of AdamW leave; with the two extremes of dividing weights. */
+/* The states of AdamW leave, or frozen weights; with the two extremes of dividing weights. */
 static void add_offloading(struct list *l, const struct layout_choice *base, int64_t per_node) {
     struct layout_choice c = *base;
     c.rung = RUNG_OFFLOAD;
-    c.offloads = true;
+    c.offloads_optimizer = true;
     add(l, &c);
     c.zero_stage = ZERO_MAX;
     if (c.ranks > 1) add(l, &c);
+    c.offloads_optimizer = false;
+    c.offloads_weights = true;
+    if (c.ranks > 1) add(l, &c);
     c.zero_stage = 0;
+    add(l, &c);
+    c.offloads_optimizer = true;
+    c.offloads_weights = false;
     c.tensor = c.ranks < per_node ? c.ranks : per_node;
     if (c.tensor > 1 && tensor_fits(c.ranks, per_node, c.tensor)) add(l, &c);
 }
@@ -84,7 +90,7 @@ int layouts_list(int64_t ranks, int64_t per_node, int64_t layers, struct layout_
         .rung = RUNG_REST, .ranks = ranks, .tensor = 1, .pipeline = 1};
     add_stages_of_zero(&l, &base);
     add_meshes(&l, &base, per_node, layers);
-    if (l.count > LAYOUTS_MAX - 3) l.count = LAYOUTS_MAX - 3;
+    if (l.count > LAYOUTS_MAX - OFFLOADS_MAX) l.count = LAYOUTS_MAX - OFFLOADS_MAX;
     add_offloading(&l, &base, per_node);
     return l.count;
 }
@@ -109,7 +115,8 @@ char *layout_choice_name(const struct layout_choice *c) {
                     (long long)shard);
         if (shard < data) str_appendf(&text, ", %lld copies", (long long)(data / shard));
     }
-    if (c->offloads) str_append(&text, ", optimizer in host memory");
+    if (c->offloads_optimizer) str_append(&text, ", optimizer in host memory");
+    if (c->offloads_weights) str_append(&text, ", weights in host memory");
     return str_take(&text);
 }
 
@@ -132,6 +139,7 @@ cJSON *layout_choice_keys(const struct layout_choice *c, const struct spec *spec
     } else if (steps > 1) { /* with 1, as many rows as fit, and not a batch of one row */
         json_add_i64(keys, "gradient_accumulation_steps", steps * c->tensor * c->pipeline);
     }
-    json_add_bool(keys, "optimizer_offloading", c->offloads);
+    json_add_bool(keys, "optimizer_offloading", c->offloads_optimizer);
+    json_add_bool(keys, "param_offloading", c->offloads_weights);
     return keys;
 }

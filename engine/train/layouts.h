@@ -20,7 +20,7 @@ struct layout_choice {
     int64_t ranks, zero_stage;
     int64_t shard; /* ranks that divide one copy; 0: all that train different rows */
     int64_t tensor, pipeline;
-    bool offloads;
+    bool offloads_optimizer, offloads_weights;
 };
 
 enum { LAYOUTS_MAX = 160 };
