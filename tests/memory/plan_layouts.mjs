@@ -113,23 +113,42 @@ await check("a run whose layout is open is not started before it is planned", as
     assert.match(stderr, /parallel\.layout auto is decided by the plan/);
 });
 
+// What mixtures need where no ZeRO stage fits, by their names.
+const mixtures = new Map(
+    plan(specOf(autoOf(2 ** 20))).layouts.candidates.map(({ layout, need_bytes }) => [layout, need_bytes]),
+);
+
+async function trains(bytes, keys, alone) {
+    const folder = newRun(autoOf(bytes));
+    const { json: planned } = ask("plan", join(folder, "spec.json"), folder);
+    assert.equal(planned.fits, true, JSON.stringify(planned.error));
+    for (const [key, value] of Object.entries(keys)) assert.equal(planned.spec.parallel[key], value, key);
+    assert.ok(existsSync(join(folder, "auto_layout.json")));
+    const end = await runRanks(folder, 4);
+    assert.equal(end.code, 0, end.stderr);
+    const measured = planned.ranks.map(({ rank }) => eventsOf(folder, rank, "done").at(-1).peak);
+    assert.deepEqual(measured, planned.ranks.map((rank) => rank.planned_peak_bytes));
+    assertClose(curveOf(folder), curveOf(alone), JSON.stringify(keys));
+}
+
 if (!hasMpi) {
     skip("a chosen layout runs as planned", "this build or machine has no MPI");
 } else {
     const alone = newRun({ ...RULE, per_device_train_batch_size: 4, memory: {} });
     await runRanks(alone, 1);
-    for (const [stage, bytes] of needs.entries()) {
-        await check(`chosen for ${bytes} bytes: four ranks train it as planned, with the curve of one`, async () => {
-            const folder = newRun(autoOf(bytes));
-            const { json: planned } = ask("plan", join(folder, "spec.json"), folder);
-            assert.equal(planned.spec.parallel.zero_stage, stage, JSON.stringify(planned.error));
-            assert.ok(existsSync(join(folder, "auto_layout.json")));
-            const end = await runRanks(folder, 4);
-            assert.equal(end.code, 0, end.stderr);
-            const measured = planned.ranks.map(({ rank }) => eventsOf(folder, rank, "done").at(-1).peak);
-            assert.deepEqual(measured, planned.ranks.map((rank) => rank.planned_peak_bytes));
-            assertClose(curveOf(folder), curveOf(alone), `stage ${stage}`);
-        });
+    for (const [zero_stage, bytes] of needs.entries()) {
+        await check(`chosen for ${bytes} bytes: four ranks train stage ${zero_stage} as planned`, () =>
+            trains(bytes, { zero_stage, tensor_parallel_degree: 1, pipeline_parallel_degree: 1 }, alone),
+        );
+    }
+    for (const [name, tensor_parallel_degree, pipeline_parallel_degree] of [
+        ["pipeline 4", 1, 4],
+        ["tensor 2 x pipeline 2", 2, 2],
+        ["tensor 4", 4, 1],
+    ]) {
+        await check(`where no stage is enough, ${name} is chosen and trained as planned`, () =>
+            trains(mixtures.get(name), { zero_stage: 0, tensor_parallel_degree, pipeline_parallel_degree }, alone),
+        );
     }
 }
 
