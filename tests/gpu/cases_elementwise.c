@@ -2,7 +2,7 @@
  *
  * n: rows, cols, padding in every ld, then for units: gelu (1), in place (1), forward made again
  * (1); for dropout:
- * accumulate, in place; for conversion: dtype of the result. x: p of dropout, scale of conversion.
+ * accumulate, in place, the first column's place in a wider matrix; for conversion: dtype of the result. x: p of dropout, scale of conversion.
  * Large cases are also timed. */
 #include "base/mem.h"
 #include "tests/gpu/cases.h"
@@ -105,6 +105,7 @@ static enum status run_dropout(struct device *device, enum side side, void *cont
                               .stream = UINT64_C(0xFEDCBA987654321),
                               .row_keys = p->keys->at[side],
                               .accumulate = p->c->n[3] != 0,
+                              .first = p->c->n[5],
                           },
                           e);
 }
@@ -300,6 +301,8 @@ static const struct gpu_case CASES[] = {
     EVERY_DTYPE("dropout", dropout_case, "in-place", 0.5, 37, 896, 0, 0, 1),
     EVERY_DTYPE("dropout", dropout_case, "add", 0.1, 37, 896, 64, 1),
     EVERY_DTYPE("dropout", dropout_case, "odd", 0.3, 37, 77, 3),
+    EVERY_DTYPE("dropout", dropout_case, "part", 0.3, 37, 896, 64, 0, 0, 1792),
+    EVERY_DTYPE("dropout", dropout_case, "part-odd", 0.3, 37, 896, 64, 0, 0, 1791),
     CASE("dropout", dropout_case, "8192x4096", DTYPE_BF16, 0.1, 8192, 4096),
     EVERY_DTYPE("add", add_case, "896", 0, 37, 896, 64),
     EVERY_DTYPE("add", add_case, "odd-in-place", 0, 37, 77, 3, 0, 1),

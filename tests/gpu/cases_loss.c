@@ -3,7 +3,8 @@
  *
  * n: rows, vocab, write_gradient, a loss scale (1). x: softcap, grad_scale, size of the logits. A
  * third of the labels is the first of the largest logits, a third the last of them (16-bit logits
- * tie), the rest is drawn. Large cases are also timed. */
+ * tie), the rest is drawn. Of split cases n[4] columns are a second device's, whose part is computed
+ * here too. Large cases are also timed. */
 #include "base/mem.h"
 #include "tests/gpu/cases.h"
 
@@ -88,6 +89,82 @@ static enum status loss_case(struct gpu_test *t, const struct gpu_case *c, struc
     return gpu_time(t, run_loss, &p, passes * size * (double)dtype_bytes(c->dtype), 0, e);
 }
 
+/* Both devices' columns: what they tell each other, then losses and gradients. */
+struct split {
+    const struct gpu_case *c;
+    struct gpu_array *logits[2], *labels, *stats, *losses, *correct;
+};
+
+static int64_t columns_of(const struct split *p, int member) {
+    return p->c->n[member == 0 ? 1 : 4];
+}
+
+static enum status tell(struct device *device, enum side side, const struct split *p, int member,
+                        struct err *e) {
+    const int64_t rows = p->c->n[0];
+    const struct softmax_stats_args args = {
+        .rows = rows,
+        .vocab = columns_of(p, member),
+        .first = member == 0 ? 0 : p->c->n[1],
+        .dtype = gpu_dtype(p->logits[member], side),
+        .logits = p->logits[member]->at[side],
+        .labels = p->labels->at[side],
+        .softcap = (float)p->c->x[0],
+        .stats = (double *)p->stats->at[side] + member * rows * SOFTMAX_STATS,
+    };
+    return device_softmax_stats(device, &args, e);
+}
+
+static enum status join(struct device *device, enum side side, const struct split *p, int member,
+                        struct err *e) {
+    const struct split_cross_entropy_args args = {
+        .rows = p->c->n[0],
+        .vocab = columns_of(p, member),
+        .first = member == 0 ? 0 : p->c->n[1],
+        .members = 2,
+        .dtype = gpu_dtype(p->logits[member], side),
+        .logits = p->logits[member]->at[side],
+        .labels = p->labels->at[side],
+        .softcap = (float)p->c->x[0],
+        .grad_scale = (float)p->c->x[1],
+        .write_gradient = p->c->n[2] != 0,
+        .stats = p->stats->at[side],
+        .losses = p->losses->at[side],
+        .correct = p->correct->at[side],
+    };
+    return device_split_cross_entropy(device, &args, e);
+}
+
+static enum status run_split(struct device *device, enum side side, void *context, struct err *e) {
+    const struct split *p = context;
+    TRY(tell(device, side, p, 0, e));
+    TRY(tell(device, side, p, 1, e));
+    TRY(join(device, side, p, 0, e));
+    return join(device, side, p, 1, e);
+}
+
+static enum status split_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
+    const int64_t rows = c->n[0], all = c->n[1] + c->n[4];
+    struct split p = {.c = c};
+    for (int i = 0; i < 2; i++) {
+        const int64_t columns = columns_of(&p, i);
+        p.logits[i] = gpu_random(t, rows, columns, columns, c->dtype, c->x[2]);
+    }
+    p.labels = gpu_indices(t, rows, all);
+    p.stats = gpu_doubles(t, 2 * rows * SOFTMAX_STATS);
+    p.losses = gpu_output(t, 1, rows, rows, DTYPE_F32);
+    p.correct = gpu_output(t, 1, rows, rows, DTYPE_I32);
+    TRY(gpu_run(t, run_split, &p, e));
+    gpu_compare(t, p.losses, "losses", 1e-6);
+    gpu_compare(t, p.correct, "correct", 0);
+    for (int i = 0; i < 2 && c->n[2]; i++) {
+        gpu_compare(t, p.logits[i], "gradient", 0);
+    }
+    const double size = (double)rows * (double)all;
+    if (size < TIMED_MIN) return STATUS_OK;
+    return gpu_time(t, run_split, &p, 3 * size * (double)dtype_bytes(c->dtype), 0, e);
+}
+
 static enum status sums_case(struct gpu_test *t, const struct gpu_case *c, struct err *e) {
     struct loss p = {.c = c};
     p.losses = gpu_random(t, 1, c->n[0], c->n[0], DTYPE_F32, 3);
@@ -108,6 +185,18 @@ static enum status sums_case(struct gpu_test *t, const struct gpu_case *c, struc
             6                                                                                      \
         }                                                                                          \
     }
+#define SPLIT(label, type, cap, ...)                                                               \
+    {                                                                                              \
+        .name = "split_cross_entropy/" label, .run = split_case, .dtype = type,                    \
+        .n = {__VA_ARGS__}, .x = {                                                                 \
+            cap,                                                                                   \
+            0.125,                                                                                 \
+            6                                                                                      \
+        }                                                                                          \
+    }
+#define SPLIT_EVERY_DTYPE(label, cap, ...)                                                         \
+    SPLIT(label, DTYPE_F32, cap, __VA_ARGS__), SPLIT(label, DTYPE_BF16, cap, __VA_ARGS__),         \
+        SPLIT(label, DTYPE_F16, cap, __VA_ARGS__)
 #define EVERY_DTYPE(label, cap, ...)                                                               \
     LOSS(label, DTYPE_F32, cap, __VA_ARGS__), LOSS(label, DTYPE_BF16, cap, __VA_ARGS__),           \
         LOSS(label, DTYPE_F16, cap, __VA_ARGS__)
@@ -131,6 +220,12 @@ static const struct gpu_case CASES[] = {
     LOSS("1024x151936-loss", DTYPE_BF16, 0, 1024, 151936),
     LOSS("512x256000-cap", DTYPE_BF16, 30, 512, 256000, 1),
     LOSS("512x128256", DTYPE_F32, 0, 512, 128256, 1),
+    SPLIT_EVERY_DTYPE("8", 0, 19, 8, 1, 0, 16),
+    SPLIT_EVERY_DTYPE("odd", 0, 19, 5003, 1, 0, 77),
+    SPLIT_EVERY_DTYPE("odd-cap", 30, 19, 1, 1, 0, 5003),
+    SPLIT_EVERY_DTYPE("loss", 0, 19, 1000, 0, 0, 1000),
+    SPLIT("1024x128256", DTYPE_BF16, 0, 1024, 64128, 1, 0, 64128),
+    SPLIT("512x256000-cap", DTYPE_BF16, 30, 512, 128000, 1, 0, 128000),
     {.name = "loss_sums/1", .run = sums_case, .dtype = DTYPE_F32, .n = {1}},
     {.name = "loss_sums/70001", .run = sums_case, .dtype = DTYPE_F32, .n = {70001}},
 };

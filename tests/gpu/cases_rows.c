@@ -1,7 +1,8 @@
 /* cases_rows.c - whole rows by index: embedding, its gradient, gather and scatter.
  *
  * n of the embeddings: tokens, channels, vocab, padding of out or dout, dtype of the table, how ids
- * are drawn (0: uniformly, 1: mostly one id, 2: all the same). x: scale. n of gather and scatter:
+ * are drawn (0: uniformly, 1: mostly one id, 2: all the same), the id of the table's first row (not
+ * 0: the table is a piece of one). x: scale. n of gather and scatter:
  * rows, width, rows of the longer side, padding. Large cases are also timed. */
 #include "base/mem.h"
 #include "tests/gpu/cases.h"
@@ -22,6 +23,8 @@ static enum status run_embedding(struct device *device, enum side side, void *co
                                 .tokens = n[0],
                                 .channels = n[1],
                                 .vocab = n[2],
+                                .first = n[6],
+                                .partial = n[6] > 0,
                                 .ids = p->ids->at[side],
                                 .table = p->table->at[side],
                                 .table_dtype = gpu_dtype(p->table, side),
@@ -42,6 +45,8 @@ static enum status run_embedding_backward(struct device *device, enum side side,
                                          .tokens = n[0],
                                          .channels = n[1],
                                          .vocab = n[2],
+                                         .first = n[6],
+                                         .partial = n[6] > 0,
                                          .ids = p->ids->at[side],
                                          .dtype = gpu_dtype(p->out, side),
                                          .dout = p->out->at[side],
@@ -187,12 +192,14 @@ static const struct gpu_case CASES[] = {
     EVERY_DTYPE(EMBEDDING, "table-bf16", 77, 896, 1000, 64, DTYPE_BF16),
     EVERY_DTYPE(EMBEDDING, "table-f16", 77, 896, 1000, 0, DTYPE_F16),
     EVERY_DTYPE(EMBEDDING, "odd", 77, 77, 300, 3, DTYPE_BF16),
+    EVERY_DTYPE(EMBEDDING, "piece", 77, 576, 1000, 64, DTYPE_BF16, 0, 300),
     EMBEDDING("16384x2048", DTYPE_BF16, 16384, 2048, 50000, 0, DTYPE_BF16),
     EVERY_DTYPE(BACKWARD, "576", 500, 576, 1000, 64),
     EVERY_DTYPE(BACKWARD, "few-ids", 1500, 128, 7),
     EVERY_DTYPE(BACKWARD, "mostly-one", 1500, 264, 1000, 8, 0, 1),
     EVERY_DTYPE(BACKWARD, "all-one", 700, 128, 1000, 0, 0, 2),
     EVERY_DTYPE(BACKWARD, "one-token", 1, 64, 1000),
+    EVERY_DTYPE(BACKWARD, "piece", 500, 576, 1000, 64, 0, 0, 300),
     EVERY_DTYPE(BACKWARD, "odd", 300, 77, 100, 3),
     BACKWARD("8192x1536", DTYPE_BF16, 8192, 1536, 50000),
     BACKWARD("8192x1536-mostly-one", DTYPE_BF16, 8192, 1536, 50000, 0, 0, 1),
