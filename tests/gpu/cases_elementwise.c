@@ -1,9 +1,9 @@
 /* cases_elementwise.c - gated units, dropout, sums, quotients, conversion.
  *
  * n: rows, cols, padding in every ld, then for units: gelu (1), in place (1), forward made again
- * (1); for dropout:
- * accumulate, in place, the first column's place in a wider matrix; for conversion: dtype of the result. x: p of dropout, scale of conversion.
- * Large cases are also timed. */
+ * (1); for dropout: accumulate, in place, the first column's place in a wider matrix; for
+ * conversion: dtype of the result. x: p of dropout, scale of conversion. Large cases are also
+ * timed. */
 #include "base/mem.h"
 #include "tests/gpu/cases.h"
 

@@ -3,8 +3,8 @@
  *
  * n: rows, vocab, write_gradient, a loss scale (1). x: softcap, grad_scale, size of the logits. A
  * third of the labels is the first of the largest logits, a third the last of them (16-bit logits
- * tie), the rest is drawn. Of split cases n[4] columns are a second device's, whose part is computed
- * here too. Large cases are also timed. */
+ * tie), the rest is drawn. Of split cases n[4] columns are a second device's, whose part is
+ * computed here too. Large cases are also timed. */
 #include "base/mem.h"
 #include "tests/gpu/cases.h"
 
