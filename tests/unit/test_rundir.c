@@ -56,7 +56,10 @@ static void test_rundir_claim_isExclusiveAndEndsWithTheProcess(void **state) {
     err_clear(&e);
     assert_int_equal(rundir_identity(run, 0, &identity, &e), STATUS_OK);
     assert_int_equal(identity.pid, child);
+    assert_true(identity.host[0] != 0);
     assert_true(rank_is_alive(&identity));
+    assert_true(rundir_rank_is_held(run, 0));
+    assert_false(rundir_rank_is_held(run, 1));
     struct rank_identity other = identity;
     other.start_time--;
     assert_false(rank_is_alive(&other));
@@ -69,6 +72,7 @@ static void test_rundir_claim_isExclusiveAndEndsWithTheProcess(void **state) {
     assert_false(rank_is_alive(&identity)); /* a zombie */
     waitpid(child, NULL, 0);
     assert_false(rank_is_alive(&identity));
+    assert_false(rundir_rank_is_held(run, 0));
     assert_int_equal(rundir_claim(run, 0, &fd, &e), STATUS_OK);
     assert_int_equal(rundir_identity(run, 0, &identity, &e), STATUS_OK);
     assert_int_equal(identity.pid, getpid());

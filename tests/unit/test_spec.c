@@ -174,6 +174,12 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"target_modules\":[\"all-linear\",\"x\"]"), "target_modules", "alone");
     expect_error(WITH("\"memory\":{\"cap\":\"much\"}"), "memory.cap", "much");
     expect_error(WITH("\"memory\":3"), "memory", "object");
+    expect_error(WITH("\"parallel\":{\"hostfile\":\"/h\"}"), "parallel.hostfile",
+                 "for parallel.launcher mpi, it is local");
+    expect_error(WITH("\"parallel\":{\"launcher\":\"mpi\"}"), "parallel.hostfile", "needs");
+    expect_error(WITH("\"parallel\":{\"launcher\":\"mpi\",\"hostfile\":\"h\"}"),
+                 "parallel.hostfile", "whole path");
+    expect_error(WITH("\"parallel\":{\"launcher\":\"torchrun\"}"), "parallel.launcher", "external");
     /* M05: settings are judged together, and the text names both. */
     expect_error(WITH("\"memory\":{\"cap\":\"1GiB\",\"growth\":\"2GiB\"}"), "memory.growth",
                  "memory.cap");
