@@ -9,6 +9,7 @@ import path from "node:path";
 import {
     call,
     createChecks,
+    createJob,
     modelName,
     newFolder,
     plimsoll,
@@ -16,6 +17,7 @@ import {
     rows,
     startServer,
     upload,
+    waitOver,
 } from "./support_server.mjs";
 
 const { check, close } = createChecks();
@@ -62,6 +64,19 @@ await check("advice names what would have to change, each with a plan of its own
     assert.equal(lora.fits, true);
     assert.ok(lora.need_bytes < body.capacity_bytes);
     assert.match(body.advice.find((a) => a.advice === "shard").text, /at least 2 cards/);
+});
+
+await check("a layout that is left open: the answer lists all that were planned", async () => {
+    const { body } = await plan({
+        model: "Llama-3.1-8B",
+        card: "h100",
+        plimsoll: { device: "cuda", bf16: true, parallel: "auto" },
+    });
+    assert.equal(body.spec.parallel.ranks, 8);
+    assert.equal(body.spec.parallel.layout, "given");
+    const { candidates, picked, why } = body.layouts;
+    assert.ok(candidates.length > 10 && candidates[picked].fits && why.length > 20, JSON.stringify(body.layouts));
+    assert.ok(candidates.every((one) => one.refused || (one.need_bytes > 0 && typeof one.fits === "boolean")));
 });
 
 await check("what is refused is refused by name", async () => {
@@ -126,6 +141,11 @@ await check("the command line: a report for people, data files, a folder with on
     assert.equal(wrong.code, 1);
     assert.match(wrong.err, /KEY=VALUE/);
     assert.equal((await plimsoll(["plan"]).done).code, 1);
+});
+
+await check("a job whose layout is left open is planned first, and trains in the one chosen", async () => {
+    const job = await createJob(server, { steps: 2, spec: { parallel: "auto" } });
+    assert.equal((await waitOver(server, job.id)).status, "succeeded");
 });
 
 await server.stop();
