@@ -151,7 +151,10 @@ static bool take(struct loader *l, size_t *index) {
         pthread_cond_wait(&l->changed, &l->lock);
     }
     const bool any = !l->stopped && l->taken < l->count;
-    if (any) *index = l->taken++;
+    if (any) {
+        *index = l->taken++;
+        load_quant_begin(&l->pieces[*index]);
+    }
     pthread_mutex_unlock(&l->lock);
     return any;
 }
@@ -207,6 +210,7 @@ static enum status upload_all(struct loader *l, struct err *e) {
 
 static enum status load_alone(const struct loader *l, void *buffer, struct err *e) {
     for (size_t i = 0; i < l->count; i++) {
+        load_quant_begin(&l->pieces[i]);
         TRY(read_piece(&l->pieces[i], buffer, e));
         TRY(upload_piece(&l->pieces[i], buffer, e));
         TRY(device_stage_wait(l->device, 0, e));
@@ -296,7 +300,7 @@ enum status load_items(const struct load_item *items, size_t count, struct err *
     const enum status waited = device_stage_wait(l->device, 0, status == STATUS_OK ? e : &ignored);
     device_stage_free(l->device, l->ring);
     for (size_t i = 0; i < l->count; i++) {
-        if (l->pieces[i].last) mem_free(l->pieces[i].scales);
+        if (l->pieces[i].last) load_quant_free(l->pieces[i].scales);
     }
     mem_free(l->pieces);
     mem_free(l);

@@ -22,11 +22,22 @@ bool load_quant_by_rows(const struct load_item *item) {
     return item->layout->quant == QUANT_FP8 || is_strided(item);
 }
 
-float *load_quant_scales(const struct load_item *item) {
-    const struct quant_layout *const l = item->layout;
-    if (l->quant != QUANT_NF4_DOUBLE) return NULL;
-    return mem_new((size_t)quant_scale_count(l->quant, part_of(item)->rows, l->cols),
-                   sizeof(float));
+struct load_scales *load_quant_scales(const struct load_item *item) {
+    return item->layout->quant == QUANT_NF4_DOUBLE ? mem_new(1, sizeof(struct load_scales)) : NULL;
+}
+
+void load_quant_free(struct load_scales *scales) {
+    if (scales) mem_free(scales->values);
+    mem_free(scales);
+}
+
+static int64_t scale_count(const struct load_item *item) {
+    return quant_scale_count(item->layout->quant, part_of(item)->rows, item->layout->cols);
+}
+
+void load_quant_begin(const struct piece *p) {
+    if (!p->scales || p->scales->values) return;
+    p->scales->values = mem_new((size_t)scale_count(p->item), sizeof *p->scales->values);
 }
 
 static int64_t code_bytes(const struct piece *p) {
@@ -89,7 +100,8 @@ enum status load_quant_read(const struct piece *p, void *out, struct err *e) {
     const int64_t first = item->first + (strided ? p->row * item->pitch : p->first);
     const int64_t step = strided ? item->pitch : p->cols;
     uint8_t *codes = out;
-    float *scales = p->scales ? p->scales + first_scale(p) : (float *)((char *)out + code_bytes(p));
+    float *scales =
+        p->scales ? p->scales->values + first_scale(p) : (float *)((char *)out + code_bytes(p));
     file_map_populate(item->from->data + first * stored,
                       (size_t)(((p->rows - 1) * step + p->cols) * stored));
     for (int64_t row = 0; row < p->rows; row++) {
@@ -117,16 +129,18 @@ static enum status upload_scales(const struct piece *p, struct err *e) {
     const struct quant_part *const part = part_of(p->item);
     struct device *const device = p->item->to->space->device;
     char *const base = p->item->to->data;
-    const int64_t count = quant_scale_count(l->quant, part->rows, l->cols);
+    const int64_t count = scale_count(p->item);
     const int64_t nested_count = quant_nested_count(l->quant, part->rows, l->cols);
     uint8_t *const codes = mem_new((size_t)count, 1);
     float *const nested = mem_new((size_t)nested_count, sizeof *nested);
-    quantize_scales(p->scales, count, codes, nested);
+    quantize_scales(p->scales->values, count, codes, nested);
     enum status status = device_upload(device, base + part->scales, codes, count, e);
     if (status == STATUS_OK)
         status = device_upload(device, base + part->nested, nested, nested_count * 4, e);
     mem_free(codes);
     mem_free(nested);
+    mem_free(p->scales->values);
+    p->scales->values = NULL;
     return status;
 }
 

@@ -14,6 +14,7 @@ static const float THRESHOLDS[QUANT_NF4_STEPS] = QUANT_NF4_THRESHOLDS;
 
 float quantize_largest(const float *x, int64_t count) {
     float largest = 0;
+#pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < count; i++) {
         const float size = fabsf(x[i]);
         largest = size > largest ? size : largest;
@@ -21,18 +22,23 @@ float quantize_largest(const float *x, int64_t count) {
     return largest;
 }
 
+/* Compared with all of them: faster than a search, because many are done at a time. */
+static inline int32_t nf4_code(float x) {
+    int32_t code = 0;
+#pragma GCC unroll 15
+    for (int step = 0; step < QUANT_NF4_STEPS; step++) {
+        code += x > THRESHOLDS[step];
+    }
+    return code;
+}
+
 float quantize_nf4(const float *x, int64_t count, uint8_t *codes) {
     ASSERT(count > 0 && count <= QUANT_BLOCK && count % 2 == 0);
     const float scale = quantize_largest(x, count), reciprocal = 1 / scale;
-    int32_t code[QUANT_BLOCK] = {0};
-    float size[QUANT_BLOCK];
+    int32_t code[QUANT_BLOCK];
+#pragma omp simd
     for (int64_t i = 0; i < count; i++) {
-        size[i] = x[i] * reciprocal;
-    }
-    for (int step = 0; step < QUANT_NF4_STEPS; step++) {
-        for (int64_t i = 0; i < count; i++) {
-            code[i] += size[i] > THRESHOLDS[step];
-        }
+        code[i] = nf4_code(x[i] * reciprocal);
     }
     for (int64_t i = 0; i < count / 2; i++) {
         codes[i] = (uint8_t)(code[2 * i] << 4 | code[2 * i + 1]);
@@ -42,15 +48,11 @@ float quantize_nf4(const float *x, int64_t count, uint8_t *codes) {
 
 /* The code whose value is nearest. */
 static uint8_t nearest(float x) {
-    int low = 0, high = 255; /* value[low] <= x < value[high], or at an end */
-    while (high - low > 1) {
-        const int middle = (low + high) / 2;
-        if (quant_dynamic_map[middle] <= x) {
-            low = middle;
-        } else {
-            high = middle;
-        }
+    int low = 0; /* the last value that is at most x, or the first */
+    for (int step = 128; step > 0; step /= 2) {
+        low += quant_dynamic_map[low + step] <= x ? step : 0; /* no branch to be guessed wrong */
     }
+    const int high = low < 255 ? low + 1 : low;
     const float between = (quant_dynamic_map[low] + quant_dynamic_map[high]) * 0.5f;
     return (uint8_t)(x > between ? high : low);
 }

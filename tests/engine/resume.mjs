@@ -17,6 +17,7 @@ const KINDS = {
         save_steps: 4,
         save_total_limit: 0,
     },
+    "a base in 4 bits": { load_in_4bit: true, bnb_4bit_use_double_quant: true, save_steps: 4, save_total_limit: 0 },
     "accumulation, padded": {
         data: { packing: false },
         per_device_train_batch_size: 1,

@@ -75,6 +75,7 @@ RECORDED(column_scale, column_scale_args)
 RECORDED(row_norm, row_norm_args)
 RECORDED(divide, divide_args)
 RECORDED(convert, convert_args)
+RECORDED(dequantize, dequantize_args)
 
 struct copy_args {
     void *to;
@@ -139,7 +140,7 @@ void recorder_install(struct recorder *r, struct device *device) {
     TAKE(embedding_backward), TAKE(cross_entropy), TAKE(adamw), TAKE(sum_squares), TAKE(clip);
     TAKE(loss_sums), TAKE(dropout), TAKE(gather_rows), TAKE(scatter_rows), TAKE(add);
     TAKE(column_sum), TAKE(column_scale), TAKE(row_norm), TAKE(divide), TAKE(convert);
-    TAKE(copy), TAKE(fill_zero);
+    TAKE(dequantize), TAKE(copy), TAKE(fill_zero);
     r->ops.capture_begin = begin;
     r->ops.capture_end = end;
     r->ops.graph_launch = launch;

@@ -157,6 +157,8 @@ static const struct subject SUBJECTS[] = {
     {"qwen3", "lora", ",\"gradient_checkpointing\":true", true},
     {"gemma2", "lora", ",\"gradient_checkpointing\":true", false},
     {"phi3", "full", NULL, false},
+    {"llama", "lora", ",\"load_in_4bit\":true", true},
+    {"llama", "lora", ",\"base_weight_dtype\":\"float8_e4m3\"", false},
 };
 
 static void test_graphs_change_neither_bits_nor_books(void **state) {
