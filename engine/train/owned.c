@@ -5,6 +5,7 @@
  * writes it. So nothing here needs to know why a block is in several places. */
 #include "engine/train/owned.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
@@ -154,14 +155,12 @@ static struct claim claim_of(const struct model *m, const struct param *p) {
     return claim;
 }
 
-static bool has_claim(const struct claim *claims, int64_t count, const struct claim *wanted) {
-    for (int64_t i = 0; i < count; i++) {
-        if (memcmp(&claims[i], wanted, sizeof *wanted) == 0) return true;
-    }
-    return false;
+static int compare_claims(const void *a, const void *b) {
+    return memcmp(a, b, sizeof(struct claim));
 }
 
-/* Before `rank` only ranks of other parts of the model are looked at, those with the same data. */
+/* Of other parts of the model ranks before this one that train the same data; claims of each rank
+ * are sorted. */
 static bool is_claimed_before(const struct mesh *mesh, const struct claim *all, int64_t most,
                               const struct claim *mine) {
     for (int64_t rank = 0; rank < mesh->comm->rank; rank++) {
@@ -169,7 +168,8 @@ static bool is_claimed_before(const struct mesh *mesh, const struct claim *all, 
         if (there.at[AXIS_SHARD] != mesh->place.at[AXIS_SHARD] ||
             there.at[AXIS_REPLICATE] != mesh->place.at[AXIS_REPLICATE])
             continue;
-        if (has_claim(all + rank * most, most, mine)) return true;
+        if (bsearch(mine, all + rank * most, (size_t)most, sizeof *mine, compare_claims))
+            return true;
     }
     return false;
 }
@@ -196,9 +196,11 @@ static enum status exchange_claims(const struct optimizer *o, const struct param
     for (size_t i = 0; i < count; i++) {
         mine[i] = claim_of(o->model, &params[i]);
     }
+    if (most > 0) qsort(mine, (size_t)most, sizeof *mine, compare_claims);
     const enum status status = comm_gather(mesh->comm, mine, most * (int64_t)sizeof *mine, all, e);
     for (size_t i = 0; status == STATUS_OK && i < count; i++) {
-        writes[i] = !is_claimed_before(mesh, all, most, &mine[i]);
+        const struct claim claim = claim_of(o->model, &params[i]);
+        writes[i] = !is_claimed_before(mesh, all, most, &claim);
     }
     mem_free(mine);
     mem_free(all);
