@@ -135,6 +135,33 @@ static enum status fill_constant(struct tensor *t, float value, struct err *e) {
     return status;
 }
 
+/* Codes of every value, and scales that give weights of a usual size. Bytes of E4M3 keep clear of
+ * NaN and of the largest powers. */
+static enum status fill_codes(const struct storage *s, struct err *e) {
+    const struct quant_layout *const l = &s->quantised.layout;
+    uint8_t *const host = mem_new((size_t)l->bytes, 1);
+    uint32_t random = (uint32_t)s->rows;
+    for (int64_t i = 0; i < l->bytes; i++) {
+        random = random * 1664525u + 1013904223u;
+        host[i] = (uint8_t)(random >> 24);
+        if (l->quant == QUANT_FP8) host[i] &= 0xbf;
+    }
+    for (int64_t i = 0; i < l->part_count; i++) {
+        const struct quant_part *const p = &l->parts[i];
+        const int64_t nested = quant_nested_count(l->quant, p->rows, l->cols);
+        const int64_t scales = nested ? 0 : quant_scale_count(l->quant, p->rows, l->cols);
+        for (int64_t k = 0; k < scales; k++) {
+            ((float *)(host + p->scales))[k] = 0.04f;
+        }
+        for (int64_t k = 0; k < nested; k++) {
+            ((float *)(host + p->nested))[k] = k == 0 ? 0.04f : 0.01f;
+        }
+    }
+    const enum status status = tensor_upload(s->quantised.bytes, host, e);
+    mem_free(host);
+    return status;
+}
+
 enum status bench_fill(struct model *m, struct err *e) {
     if (!m->space->device->computes) return STATUS_OK;
     struct table table = {.f32 = normal_table(), .bf16 = mem_new(TABLE_COUNT, sizeof(uint16_t))};
@@ -142,6 +169,11 @@ enum status bench_fill(struct model *m, struct err *e) {
     enum status status = STATUS_OK;
     for (size_t i = 0; status == STATUS_OK && i < m->param_count; i++) {
         const struct param *const p = &m->params[i];
+        const struct storage *const s = &m->storages[p->storage];
+        if (s->quantised.bytes) {
+            if (p->first_row == 0) status = fill_codes(s, e);
+            continue;
+        }
         struct tensor *t = model_param_view(m, p, true);
         const bool norm = m->storages[p->storage].kind == PARAM_NORM;
         const float offset = m->config.norm_weight_offset;

@@ -23,6 +23,7 @@ enum { WARM = 3, TIMED = 10, STEPS = WARM + TIMED, ROWS_BATCHES = 24 };
 struct bench_case {
     const char *name, *shape;
     bool full, checkpointing, offloading;
+    bool nf4;              /* frozen weights in 4 bits, their scales in 8 */
     bool stochastic;       /* bf16 weights without an fp32 copy, as the peers train them */
     bool twice;            /* deterministic, without graphs and with them: the same bits */
     int64_t rows, length;  /* full rows of one micro-batch */
@@ -32,6 +33,7 @@ struct bench_case {
 
 static const struct bench_case CASES[] = {
     {.name = "8b-lora", .shape = "llama-8b", .rows = 4, .length = 2048},
+    {.name = "8b-qlora", .shape = "llama-8b", .nf4 = true, .rows = 4, .length = 2048},
     {.name = "8b-lora-ckpt",
      .shape = "llama-8b",
      .checkpointing = true,
@@ -86,6 +88,8 @@ static enum status make_spec(const struct bench_case *c, struct spec *spec, stru
     json_add_bool(json, "cuda_graphs", !graphs || strcmp(graphs, "0") != 0);
     json_add_bool(json, "full_determinism", c->twice);
     json_add_bool(json, "stochastic_rounding", c->stochastic);
+    json_add_bool(json, "load_in_4bit", c->nf4);
+    json_add_bool(json, "bnb_4bit_use_double_quant", c->nf4);
     json_add_bool(json, "gradient_checkpointing", c->checkpointing);
     json_add_bool(json, "activation_offloading", c->offloading);
     cJSON_AddNumberToObject(json, "learning_rate", 1e-4);
