@@ -16,8 +16,9 @@
 
 enum { KEPT_BYTES_MAX = 4096, LOSS_CHUNK = 256 };
 static const char KEPT[] = "auto_layout.json";
-/* What the estimate of time may be wrong by. */
-static const double CLEARLY = 4.0 / 3;
+/* More than the estimate of time was wrong by on cards where it was held against runs: a fifth
+ * (tests/memory/plan_time.mjs). */
+static const double CLEARLY = 1.25;
 
 /* One search. */
 struct search {

@@ -2,7 +2,7 @@
  *
  * All of layouts.h are planned. The first that fits in their order is taken, changes that leave
  * learning alone included (remedy.h); a later one only where it is faster by more than the
- * estimate of time can be wrong (cost.h: a third). The batch is the same in all. What was found is
+ * estimate of time can be wrong (a quarter). The batch is the same in all. What was found is
  * kept in the run directory, so that resuming trains in the same layout. */
 #ifndef PLIMSOLL_ENGINE_TRAIN_AUTO_LAYOUT_H
 #define PLIMSOLL_ENGINE_TRAIN_AUTO_LAYOUT_H
