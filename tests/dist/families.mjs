@@ -69,7 +69,12 @@ function cutVocabulary(family, ids) {
 }
 
 const hasVariant = (family, variant) => variant === "full" || existsSync(join(DATA, family, variant));
-const variantsOf = (family) => ["full", "lora", "rslora", "dora"].filter((v) => hasVariant(family, v));
+// Without --full: adapters where a family has projections, biases or norms of its own.
+const ODD = ["gemma3", "phi3", "llama_bias_mha", "qwen3"];
+const wantsVariant = (family, variant) =>
+    full || variant === "full" || variant === "dora" || (variant === "lora" && ODD.includes(family));
+const variantsOf = (family) =>
+    ["full", "lora", "rslora", "dora"].filter((v) => hasVariant(family, v) && wantsVariant(family, v));
 
 async function checkFamily(family, variant, ...more) {
     const alone = learned(family, variant, 1, ...more);
