@@ -100,6 +100,7 @@ if (!hasMpi) {
     await checkFamily("llama_bias_mha", "lora", "tails");
     await checkFamily("phi3", "lora", "tails");
     for (const family of ["llama", "gemma2"]) await checkFamily(cutVocabulary(family, UNEVEN), "full");
+    await checkFamily("phi3", "lora", "tails", "float8_e4m3");
     await check("a projection that is one tensor is refused by more ranks than it has key/value heads", () => {
         const end = train("phi3", "full", 4);
         assert.equal(end.status, 1);

@@ -1,9 +1,10 @@
 /* family_tool.c - a golden family trained by ranks that share its layers: what it learns, as JSON.
- * family_tool FOLDER MODEL VARIANT DEGREE [tails]
+ * family_tool FOLDER MODEL VARIANT DEGREE [tails] [float8_e4m3]
  *
  * Every rank starts it, by mpirun or alone; they meet in FOLDER. MODEL is a folder of
  * tests/golden/data, VARIANT "full" or one of its adapters, DEGREE parallel.tensor_parallel_degree;
- * with `tails` adapters ride in the tails of operands (op_linear_tail.c), as they do on a GPU.
+ * with `tails` adapters ride in the tails of operands (op_linear_tail.c), as they do on a GPU; with
+ * `float8_e4m3` the frozen matrices of layers are kept so.
  * Rank 0 prints losses and gradient norms of a few steps, one of them over fewer tokens than there
  * are ranks, and the logits of two tokens after them. The numbers of degree 1 are those of
  * test_golden.c, so they are the reference. Exit code 0: no error. */
@@ -25,6 +26,7 @@ struct tool {
     const char *folder, *model, *variant;
     int64_t degree;
     bool tails;
+    const char *base; /* base_weight_dtype */
     struct comm *comm;
     struct spec spec;
     struct session_options options;
@@ -43,6 +45,7 @@ static enum status read_spec(struct tool *t, struct err *e) {
     cJSON_AddItemToArray(files, cJSON_CreateString("golden.json"));
     json_add_string(json, "finetuning_type", full ? "full" : "lora");
     if (!full) json_add_string(json, "adapter_name_or_path", adapter);
+    json_add_string(json, "base_weight_dtype", t->base);
     json_add_number(json, "max_grad_norm", 1);
     json_add_bool(json, "decay_norms_and_biases", true);
     cJSON *const parallel = cJSON_AddObjectToObject(json, "parallel");
@@ -160,14 +163,21 @@ static enum status run(struct tool *t, struct err *e) {
 int main(int argc, char **argv) {
     struct err e = {0};
     if (argc < 5) {
-        fprintf(stderr, "usage: family_tool FOLDER MODEL VARIANT DEGREE [tails]\n");
+        fprintf(stderr, "usage: family_tool FOLDER MODEL VARIANT DEGREE [tails] [float8_e4m3]\n");
         return 64;
     }
     struct tool t = {.folder = argv[1],
                      .model = argv[2],
                      .variant = argv[3],
                      .degree = argv[4][0] - '0',
-                     .tails = argc > 5 && str_equal(argv[5], "tails")};
+                     .base = "auto"};
+    for (int i = 5; i < argc; i++) {
+        if (str_equal(argv[i], "tails")) {
+            t.tails = true;
+        } else {
+            t.base = argv[i];
+        }
+    }
     const enum status status = run(&t, &e);
     if (status != STATUS_OK) {
         fprintf(stderr, "%s\n", e.text);
