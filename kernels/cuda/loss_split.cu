@@ -8,6 +8,9 @@
 
 enum { THREADS = 512, WARPS = THREADS / WARP };
 
+/* Below every logit, and finite, so that nothing is subtracted from itself at infinity. */
+#define LOWEST (-3.402823466e38f)
+
 /* The largest logit of a part of a row, and the first column that has it. */
 struct largest {
     float top;
@@ -42,7 +45,7 @@ __global__ void __launch_bounds__(THREADS) softmax_stats_kernel(const struct sof
     const int64_t r = blockIdx.x;
     const T *row = (const T *)a.logits + r * a.vocab;
     const int lane = (int)threadIdx.x % WARP;
-    struct largest mine = {-INFINITY, INT32_MAX};
+    struct largest mine = {LOWEST, INT32_MAX};
     float sum = 0;
     for (int64_t c = (int64_t)threadIdx.x * N; c < a.vocab; c += THREADS * N) {
         float x[N];
@@ -61,11 +64,9 @@ __global__ void __launch_bounds__(THREADS) softmax_stats_kernel(const struct sof
     const struct largest of_warp = warp_largest(mine);
     if (lane == 0) tops[threadIdx.x / WARP] = of_warp;
     __syncthreads();
-    const struct largest none = {-INFINITY, INT32_MAX};
+    const struct largest none = {LOWEST, INT32_MAX};
     const struct largest best = warp_largest(lane < WARPS ? tops[lane] : none);
-    /* A thread without a column, or without a number, has a sum of 0 or NaN already. */
-    const float shifted = mine.column == INT32_MAX ? sum : sum * expf(mine.top - best.top);
-    const double total = block_sum((double)shifted, sums);
+    const double total = block_sum((double)(sum * expf(mine.top - best.top)), sums);
     if (threadIdx.x != 0) return;
     const int64_t label = a.labels[r] - a.first;
     double *stats = a.stats + r * SOFTMAX_STATS;
