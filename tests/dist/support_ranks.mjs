@@ -81,7 +81,7 @@ export function assertClose(actual, expected, what, relative = 1e-5) {
     assert.equal(actual.length, expected.length, `${what}: ${actual.length} steps`);
     actual.forEach((pair, i) =>
         pair.forEach((value, k) => {
-            const off = Math.abs(value - expected[i][k]) / Math.abs(expected[i][k]);
+            const off = value === expected[i][k] ? 0 : Math.abs(value - expected[i][k]) / Math.abs(expected[i][k]);
             assert.ok(off <= relative, `${what}, step ${i + 1}: ${value} instead of ${expected[i][k]}`);
         }),
     );
