@@ -1,7 +1,8 @@
 /* test_socket_mover.c - goal: bytes go from rank to rank over TCP whole and in order, whatever
- * their lengths, and ranks that do not make the same calls or are lost are named. Method: three ranks are
- * processes of their own (fork) that meet in a scratch folder, as RANK and WORLD_SIZE start them;
- * what each saw comes back as its exit code. No MPI is needed.
+ * their lengths, and ranks that do not make the same calls or are lost are named.
+ *
+ * Method: three ranks are processes of their own (fork) that meet in a scratch folder, as RANK and
+ * WORLD_SIZE start them; what each saw comes back as its exit code. No MPI is needed.
  * rooms: engine_dist kernels base */
 #include <setjmp.h>
 #include <signal.h>
