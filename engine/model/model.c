@@ -282,6 +282,7 @@ void model_release(struct model *m) {
     tensor_release(m->flat_narrow);
     tensor_release(m->gradients);
     tensor_release(m->copies);
+    mem_free(m->spans);
     mem_free(m->units);
     mem_free(m->parts);
     mem_free(m->storages);

@@ -107,6 +107,11 @@ struct unit {
     int64_t own_first;     /* where that begins in the own buffers (pieces.h) */
 };
 
+/* Where in `storages` those of a unit are, with others between them. */
+struct storage_span {
+    size_t first, end;
+};
+
 /* A run of elements that one call of the optimizer updates. */
 struct flat_part {
     int64_t first;  /* among all that are trained */
@@ -147,8 +152,9 @@ struct model {
     struct tensor *gradients;   /* [1, flat_count], or where they are divided [1, own_count] f32 */
     struct tensor *copies; /* of what forward reads, or NULL: it reads `flat`. [1, flat_count], or
                               where it is gathered [1, held_count] */
-    struct unit *units;    /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
-    struct shards *shards; /* how gradients are summed; NULL likewise (shard.h) */
+    struct storage_span *spans; /* [layers + UNITS_BESIDE] */
+    struct unit *units;         /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
+    struct shards *shards;      /* how gradients are summed; NULL likewise (shard.h) */
     struct replicated *replicated;       /* NULL: nobody shares layers (replicated.h) */
     struct weight_shards *weight_shards; /* NULL: weights are whole (shard_weights.h) */
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */

@@ -102,7 +102,9 @@ void shard_close(struct model *m) {
 
 /* The next storage of the unit that is trained, from `index` on; NULL: there is none. */
 static struct storage *next_of(const struct model *m, int64_t unit, size_t *index) {
-    while (*index < m->storage_count) {
+    const struct storage_span span = units_span(m, unit);
+    if (*index < span.first) *index = span.first;
+    while (*index < span.end) {
         struct storage *const s = &m->storages[(*index)++];
         if (s->trainable && s->unit == unit) return s;
     }

@@ -1,11 +1,12 @@
 /* shard_weights.c - see shard_weights.h.
  *
- * A gathered unit is one buffer, so that an exchange is one call; its storages are told where in it
- * they lie, and read like any other. Pieces come aside (group.h), into memory that nobody else has:
- * a unit that is let go of while it comes is waited for.
+ * * A gathered unit is one buffer, so that an exchange is one call; its storages are told where
+ * in it they lie, and read like any other. Pieces come aside (group.h), into memory that nobody
+ * else has: a unit that is let go of while it comes is waited for.
  *
- * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes over the
- * bus while the unit before is computed, and is gathered, where ranks share it, when its turn is. */
+ * * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes
+ * over the bus while the unit before is computed, and is gathered, where ranks share it, when
+ * its turn is. */
 #include "engine/model/shard_weights.h"
 
 #include "base/mem.h"
@@ -115,7 +116,8 @@ static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
         return STATUS_OK;
     }
     enum dtype dtype = m->options.weight_dtype;
-    for (size_t i = 0; i < m->storage_count; i++) {
+    const struct storage_span span = units_span(m, unit);
+    for (size_t i = span.first; i < span.end; i++) {
         const struct storage *const s = &m->storages[i];
         if (s->unit != unit || !storage_is_sharded(m, s)) continue;
         u->elements += elements_of(s);
@@ -172,40 +174,54 @@ static char *element(char *base, enum dtype dtype, int64_t index) {
     return base ? base + index * dtype_bytes(dtype) : NULL;
 }
 
-/* The adapters that ride in the tails of a weight. */
-static void place_tails(struct model *m, const struct storage *weight, char *data) {
-    weight->augmented->data = data;
-    for (size_t i = 0; i < m->storage_count; i++) {
-        const struct storage *const s = &m->storages[i];
-        if (s->inside != weight - m->storages || !s->value) continue;
-        const int64_t at = s->inside_row * weight->augmented->ld + s->inside_col;
-        s->value->data = element(data, s->value->dtype, at);
+/* The next adapter that rides in the tails of a weight, from `index` on; NULL: there is none. It is
+ * declared before the next weight. */
+static const struct storage *next_tail(const struct model *m, size_t weight, size_t *index) {
+    while (*index < m->storage_count && m->storages[*index].kind != PARAM_WEIGHT) {
+        const struct storage *const s = &m->storages[(*index)++];
+        if (s->inside == (int64_t)weight) return s;
+    }
+    return NULL;
+}
+
+static void place_tails(struct model *m, size_t weight, char *data) {
+    struct tensor *const whole = m->storages[weight].augmented;
+    const struct storage *s;
+    whole->data = data;
+    for (size_t i = weight + 1; (s = next_tail(m, weight, &i));) {
+        const int64_t at = s->inside_row * whole->ld + s->inside_col;
+        if (s->value) s->value->data = element(data, s->value->dtype, at);
     }
 }
 
 /* Tells the unit's storages where their masters, or what forward reads of them, lie; NULL: nowhere.
  */
 static void place(struct model *m, int64_t unit, const struct tensor *whole, bool masters) {
+    const struct storage_span span = units_span(m, unit);
     int64_t first = 0;
-    for (size_t i = 0; i < m->storage_count; i++) {
+    for (size_t i = span.first; i < span.end; i++) {
         const struct storage *const s = &m->storages[i];
+        if (s->unit != unit) continue;
         const bool chosen = masters ? storage_is_divided(m, s) : storage_is_sharded(m, s);
         struct tensor *const t = stored_in(s, masters);
-        if (s->unit != unit || !chosen || !s->value || !t) continue;
+        if (!chosen || !s->value || !t) continue;
         if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
         t->data = element(whole ? whole->data : NULL, t->dtype, first);
-        if (tails_are_gathered(m, s)) place_tails(m, s, t->data);
+        if (tails_are_gathered(m, s)) place_tails(m, i, t->data);
         first += elements_of(s);
     }
 }
 
 /* Adapters are whole everywhere: what came of their places is made anew. */
 static enum status make_tails(struct model *m, int64_t unit, struct err *e) {
-    for (size_t i = 0; i < m->storage_count; i++) {
-        const struct storage *const s = &m->storages[i];
-        if (s->inside < 0 || m->storages[s->inside].unit != unit) continue;
-        if (!tails_are_gathered(m, &m->storages[s->inside])) continue;
-        TRY(tensor_convert(s->value, s->master, s->scale, e));
+    const struct storage_span span = units_span(m, unit);
+    const struct storage *s;
+    for (size_t weight = span.first; weight < span.end; weight++) {
+        const struct storage *const w = &m->storages[weight];
+        if (w->unit != unit || !tails_are_gathered(m, w)) continue;
+        for (size_t i = weight + 1; (s = next_tail(m, weight, &i));) {
+            TRY(tensor_convert(s->value, s->master, s->scale, e));
+        }
     }
     return STATUS_OK;
 }

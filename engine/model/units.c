@@ -51,9 +51,17 @@ bool units_are_divided(const struct model *m) {
     return units_are_gathered(m) || (units_stage(m) > 0 && o->full && copies);
 }
 
-struct unit *unit_at(const struct model *m, int64_t unit) {
+static int64_t slot_of(const struct model *m, int64_t unit) {
     ASSERT(unit < m->config.layers && unit >= -UNITS_BESIDE);
-    return &m->units[unit >= 0 ? unit : m->config.layers - 1 - unit];
+    return unit >= 0 ? unit : m->config.layers - 1 - unit;
+}
+
+struct unit *unit_at(const struct model *m, int64_t unit) {
+    return &m->units[slot_of(m, unit)];
+}
+
+struct storage_span units_span(const struct model *m, int64_t unit) {
+    return m->spans[slot_of(m, unit)];
 }
 
 int64_t units_held(const struct model *m, const struct storage *s) {
@@ -96,7 +104,9 @@ struct chosen {
 };
 
 static void place_some(struct model *m, const struct chosen *c, bool shared) {
-    for (size_t i = 0; i < m->storage_count; i++) {
+    const struct storage_span all = {0, m->storage_count};
+    const struct storage_span span = c->unit ? units_span(m, *c->unit) : all;
+    for (size_t i = span.first; i < span.end; i++) {
         struct storage *const s = &m->storages[i];
         if (!s->trainable || s->decayed != c->decayed || storage_is_narrow(m, s) != c->narrow ||
             (c->unit && s->unit != *c->unit) || (s->shared == s->rows * s->cols) != shared) {
@@ -209,9 +219,19 @@ static void choose_units(struct model *m) {
     }
 }
 
+static void find_spans(struct model *m) {
+    m->spans = mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->spans);
+    for (size_t i = 0; i < m->storage_count; i++) {
+        struct storage_span *const span = &m->spans[slot_of(m, m->storages[i].unit)];
+        if (span->end == 0) span->first = i;
+        span->end = i + 1;
+    }
+}
+
 void units_place(struct model *m) {
     const struct mesh *const mesh = m->options.mesh;
     choose_units(m);
+    find_spans(m);
     if (!mesh || mesh->data.world == 1) {
         place_alone(m);
         return;

@@ -29,6 +29,8 @@ enum dtype units_value_dtype(const struct model *m, enum param_kind kind);
 /* Fills flat_first of all storages, units, parts and the counts of `m`. */
 void units_place(struct model *m);
 struct unit *unit_at(const struct model *m, int64_t unit);
+/* Where its storages are, trained or not: a model has thousands, a unit a few. */
+struct storage_span units_span(const struct model *m, int64_t unit);
 /* The first element of a storage that is whole: in flat_narrow and flat, one behind the other; and
  * in copies. */
 int64_t units_held(const struct model *m, const struct storage *s);
