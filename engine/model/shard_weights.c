@@ -1,10 +1,10 @@
 /* shard_weights.c - see shard_weights.h.
  *
- * * A gathered unit is one buffer, so that an exchange is one call; its storages are told where
+ * A gathered unit is one buffer, so that an exchange is one call; its storages are told where
  * in it they lie, and read like any other. Pieces come aside (group.h), into memory that nobody
  * else has: a unit that is let go of while it comes is waited for.
  *
- * * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes
+ * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes
  * over the bus while the unit before is computed, and is gathered, where ranks share it, when
  * its turn is. */
 #include "engine/model/shard_weights.h"

@@ -1,6 +1,6 @@
 /* shard_weights.h - weights that no rank holds as a whole (ZeRO stage 3), and f32 masters.
  *
- * * Each rank keeps its piece of every decoder layer's matrices, of the embedding and of the
+ * Each rank keeps its piece of every decoder layer's matrices, of the embedding and of the
  * head: frozen weights with adapters, and in full fine-tuning f32 masters and what forward
  * reads of them. A unit is gathered when the walk enters it, forward or backward, and let go of
  * when the walk leaves; the one that comes next is on its way meanwhile. So a rank holds its
