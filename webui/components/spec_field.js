@@ -44,7 +44,10 @@ const LABELS = {
     optimizer_offloading: "Keep the optimizer in host memory",
     param_offloading: "Keep frozen weights in host memory",
     "parallel.ranks": "Ranks",
+    "parallel.layout": "Layout of the ranks",
     "parallel.zero_stage": "ZeRO stage",
+    "parallel.gpus_per_node": "GPUs of one machine",
+    "parallel.network": "Network between machines",
     "parallel.launcher": "Ranks are started by",
     "parallel.hostfile": "File of mpirun's hosts",
     "parallel.silence_s": "Silence before a rank is lost",
@@ -57,6 +60,7 @@ const CHOICE_LABELS = {
     finetuning_type: { lora: "A small adapter (LoRA)", full: "All weights (full)" },
     bnb_4bit_quant_type: { nf4: "NormalFloat (NF4)" },
     base_weight_dtype: { auto: "As bf16 or fp16 say", float8_e4m3: "8-bit floats (E4M3)" },
+    "parallel.layout": { given: "As the settings say", auto: "As the plan chooses" },
     "parallel.launcher": {
         local: "This machine alone",
         mpi: "mpirun, on a list of hosts",

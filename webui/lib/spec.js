@@ -27,7 +27,7 @@ const GROUPS = [
     ["Batch", /^(per_device_train_batch_size|gradient_accumulation_steps)$/],
     [
         "Optimizer",
-        /^(learning_rate|lr_\w+|warmup_\w+|weight_decay|decay_\w+|adam_\w+|optim\w*|max_grad_norm)$/,
+        /^(learning_rate|lr_\w+|warmup_\w+|weight_decay|decay_\w+|adam_\w+|optim|max_grad_norm)$/,
     ],
     ["Evaluation and checkpoints", /^(eval_\w+|save_\w+|per_device_eval_batch_size)$/],
     ["Samples", /^sample_/],
