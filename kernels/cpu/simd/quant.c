@@ -13,10 +13,9 @@ static float nf4_scale(const struct dequantize_args *a, int64_t block) {
     if (a->quant == QUANT_NF4) return ((const float *)a->scales)[block];
     const float *nested = a->nested;
     const uint8_t code = ((const uint8_t *)a->scales)[block];
-    /* Rounded twice, as the reference does: through double, so that no compiler fuses the two. */
-    const double product =
-        (double)quant_dynamic_map[code] * (double)nested[1 + block / QUANT_NESTED];
-    return (float)product + nested[0];
+    /* Rounded twice, as the reference does: through memory, so that no compiler fuses the two. */
+    const volatile float product = quant_dynamic_map[code] * nested[1 + block / QUANT_NESTED];
+    return product + nested[0];
 }
 
 /* `count` elements, an even number, of one block. */
