@@ -35,11 +35,20 @@ static struct param *add_param(struct param **list, size_t *count, size_t *capac
     return p;
 }
 
+/* A model of 80 layers is declared for every layout that a plan compares: a printf for each of its
+ * names would be a sixth of that. */
+static void join_name(char to[PARAM_NAME_MAX], const char *first, const char *then) {
+    const size_t a = strlen(first), b = strlen(then);
+    ASSERT(a + b < PARAM_NAME_MAX);
+    memcpy(to, first, a);
+    memcpy(to + a, then, b + 1);
+}
+
 /* A base parameter; `p` has all but the name. Vectors are storages of one row, cut by elements. */
 static void name_param(struct model *m, const char *name, const struct param *p) {
     struct param *const to = add_param(&m->params, &m->param_count, &m->param_capacity);
     *to = *p;
-    snprintf(to->name, sizeof to->name, "%s", name);
+    join_name(to->name, name, "");
 }
 
 static void name_adapter(struct model *m, const char *module, const char *end,
@@ -239,13 +248,13 @@ static void name_weight(struct model *m, const struct linear_layout *l, const st
                                  .whole_cols = of->inputs.whole,
                                  .from_col = of->inputs.first};
     const struct param bias = {.storage = l->bias, .first_row = first, .rank = 1, .whole_cols = 1};
-    snprintf(name, sizeof name, "%s.weight", module->name);
+    join_name(name, module->name, ".weight");
     for (int64_t i = 0; i < module->run_count; i++) {
         const struct param p = run_of(module, i, &weight);
         name_param(m, name, &p);
     }
     if (l->bias < 0) return;
-    snprintf(name, sizeof name, "%s.bias", module->name);
+    join_name(name, module->name, ".bias");
     for (int64_t i = 0; i < module->run_count; i++) {
         struct param p = run_of(module, i, &bias);
         if (divides_inputs(of)) p.sharers = m->division.world;

@@ -176,8 +176,7 @@ enum status weights_load_params(struct model *m, const struct param *params, siz
 }
 
 enum status weights_load_nothing(struct model *m, struct err *e) {
-    for (int64_t i = UNIT_HEAD; i < m->config.layers; i++) {
-        if (!has_params_of(m, m->params, m->param_count, i)) continue;
+    for (int64_t i = UNIT_HEAD; m->weight_shards && i < m->config.layers; i++) {
         TRY(shard_fill_begin(m, i, e));
         TRY(shard_fill_end(m, i, e));
     }

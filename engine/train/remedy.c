@@ -142,11 +142,30 @@ static bool step_down(const struct plan_request *r, enum remedy_kind kind, struc
     }
 }
 
+/* Whether the last step of such a rung lowers the need; if it does not, no step before it does. */
+static enum status is_worth_it(struct climb *c, const struct remedy *from, enum remedy_kind kind,
+                               bool *worth, struct err *e) {
+    struct layout least = from->layout;
+    int64_t steps = 0;
+    while (step_down(c->request, kind, &least)) {
+        steps++;
+    }
+    *worth = steps == 1; /* whoever takes it plans it */
+    if (steps < 2) return STATUS_OK;
+    struct plan *const plan = mem_new(1, sizeof *plan);
+    const enum status status = plan_layout(c, &least, plan, e);
+    *worth = status == STATUS_OK && plan_need(plan) < plan_need(&from->plan);
+    mem_free(plan);
+    return status;
+}
+
 /* Halves until the need is lower: a micro-batch may hold fewer rows than it could, and then the
  * first halving changes nothing. */
 static enum status halve(struct climb *c, const struct remedy *from, struct remedy *to, bool *found,
                          struct err *e) {
-    while (!*found && step_down(c->request, to->kind, &to->layout)) {
+    bool worth = false;
+    TRY(is_worth_it(c, from, to->kind, &worth, e));
+    while (worth && !*found && step_down(c->request, to->kind, &to->layout)) {
         TRY(plan_layout(c, &to->layout, &to->plan, e));
         *found = plan_need(&to->plan) < plan_need(&from->plan);
     }
