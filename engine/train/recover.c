@@ -247,8 +247,9 @@ void recover_done(struct run *r) {
 int64_t recover_target(const struct run *r) {
     const struct agreement *const a = &r->recovery.last;
     const int64_t need = plan_need(&r->plan);
+    const int64_t most = a->need > need ? a->need : need; /* before the first step none is agreed */
     /* What should have been enough was not: less than that is wanted. */
-    return a->can_back < a->need ? a->can_back : need - 1;
+    return a->can_back < most ? a->can_back : need - 1;
 }
 
 /* Nothing is left to change. Others may hold memory for a moment only: *there, it has come back. */
