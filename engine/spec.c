@@ -169,8 +169,10 @@ static const struct spec_key KEYS[] = {
              "Keep AdamW's two states (8 bytes a trained parameter) in host memory and update them "
              "slice by slice on the device: the same bits, slower steps."),
     KEY_BOOL("param_offloading", param_offloading, "false",
-             "Keep the frozen weights in host memory; each layer visits the device when it is "
-             "computed, and the next one is on its way meanwhile: the same bits, slower steps."),
+             "Keep weights in host memory; each layer visits the device when it is computed, and "
+             "the next one is on its way meanwhile: the same bits, slower steps. With "
+             "finetuning_type full what is trained waits there together with AdamW's states, as "
+             "with optimizer_offloading; several ranks need parallel.zero_stage 3."),
     KEY_BOOL("bf16", bf16, "false",
              "Weights and matrix products in bfloat16; on a GPU activations too."),
     KEY_BOOL("fp16", fp16, "false",

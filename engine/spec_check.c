@@ -130,14 +130,29 @@ static enum status check_quantised(const struct spec *s, struct err *e) {
     return STATUS_OK;
 }
 
+/* Of what is trained only one copy waits in host memory. */
+static enum status check_away(const struct spec *s, struct err *e) {
+    const int64_t copies = spec_data_world(s), shard = s->parallel.data_parallel_shard_degree;
+    const bool one = copies == 1 || (s->parallel.zero_stage == 3 && shard != 1);
+    CHECK(!s->param_offloading || !s->stochastic_rounding, "param_offloading",
+          "param_offloading with finetuning_type full keeps float32 masters in host memory, and "
+          "stochastic_rounding is for runs without them: turn one of the two off");
+    CHECK(
+        !s->param_offloading || one, "param_offloading",
+        "param_offloading with finetuning_type full on %lld ranks that train different rows needs "
+        "parallel.zero_stage 3 that divides the weights among them; it is %lld%s",
+        (long long)copies, (long long)s->parallel.zero_stage,
+        shard == 1 ? " with parallel.data_parallel_shard_degree 1" : "");
+    return STATUS_OK;
+}
+
 static enum status check_adapter(const struct spec *s, struct err *e) {
     TRY(check_quantised(s, e));
     CHECK(!s->param_offloading || s->parallel.reshard_after_forward, "param_offloading",
           "param_offloading and parallel.reshard_after_forward false contradict each other: layers "
           "either leave the device or stay on it");
     if (strcmp(s->finetuning_type, "full") == 0) {
-        CHECK(!s->param_offloading, "param_offloading",
-              "param_offloading needs finetuning_type lora, whose weights are frozen; it is full");
+        TRY(check_away(s, e));
         CHECK(!s->use_dora, "use_dora", "use_dora needs finetuning_type lora, it is full");
         CHECK(!s->adapter_name_or_path, "adapter_name_or_path",
               "adapter_name_or_path needs finetuning_type lora, it is full");

@@ -18,11 +18,12 @@ static bool is_adapter(enum param_kind kind) {
     return kind == PARAM_LORA_A || kind == PARAM_LORA_B || kind == PARAM_MAGNITUDE;
 }
 
-/* Whether forward reads some trained thing from a rounded copy of its master. In tails it does not:
- * those are written one by one. */
+/* Whether forward reads some trained thing from a rounded copy of its master that stays here. In
+ * tails it does not: those are written one by one. */
 static bool needs_copies(const struct model *m) {
     for (size_t i = 0; i < m->storage_count; i++) {
         const struct storage *const s = &m->storages[i];
+        if (units_are_away(m) && s->unit != UNIT_VECTORS) continue;
         if (s->trainable && s->inside < 0 && !storage_is_narrow(m, s) &&
             units_value_dtype(m, s->kind) != DTYPE_F32) {
             return true;
@@ -39,7 +40,7 @@ static enum dtype copies_dtype(const struct model *m) {
 static enum status allocate_flat(struct model *m, struct err *e) {
     if (m->flat_count == 0) return STATUS_OK;
     const enum category category = m->options.full ? CATEGORY_WEIGHTS : CATEGORY_ADAPTERS;
-    const int64_t wide = m->held_count - m->narrow_count;
+    const int64_t wide = m->held_count - m->flat_from;
     struct tensor_space *const space = m->space;
     if (m->narrow_count > 0) {
         TRY(tensor_new(space, m->options.weight_dtype, 1, m->narrow_count, category,
@@ -51,7 +52,9 @@ static enum status allocate_flat(struct model *m, struct err *e) {
         TRY(tensor_fill_zero(m->flat, e));
     }
     if (needs_copies(m)) {
-        const int64_t count = units_are_gathered(m) ? m->held_count : m->flat_count;
+        const int64_t count = units_are_away(m)       ? wide
+                              : units_are_gathered(m) ? m->held_count
+                                                      : m->flat_count;
         TRY(tensor_new(space, copies_dtype(m), 1, count, category, &m->copies, e));
     }
     TRY(shard_open(m, e));
@@ -79,7 +82,7 @@ static enum status allocate_master(struct model *m, struct storage *s, struct er
     } else if (s->trainable && storage_is_narrow(m, s)) {
         s->master = tensor_view_flat(m->flat_narrow, units_held(m, s), s->rows, s->cols);
     } else if (s->trainable) {
-        s->master = tensor_view_flat(m->flat, units_held(m, s) - m->narrow_count, s->rows, s->cols);
+        s->master = tensor_view_flat(m->flat, units_held(m, s) - m->flat_from, s->rows, s->cols);
     } else if (s->kind == PARAM_BIAS && units_value_dtype(m, s->kind) != DTYPE_F32) {
         return tensor_new(m->space, DTYPE_F32, s->rows, s->cols, CATEGORY_WEIGHTS, &s->master, e);
     }

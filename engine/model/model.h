@@ -30,6 +30,7 @@ struct storage {
     bool trainable, decayed;
     int64_t unit;       /* what it is summed, gathered and owned with: a layer, or UNIT_* */
     int64_t flat_first; /* elements from the start of the flat buffers; -1 when not trained */
+    int64_t held_first; /* among vectors, where those alone are on the device (params_away) */
     /* Of its elements, the last `shared` lie on `sharers` neighbours along the tensor axis alike:
      * what each computes of their gradients is a part of a sum (replicated.h). 0 and 1: none. */
     int64_t shared, sharers;
@@ -84,7 +85,7 @@ struct model_options {
     enum dtype reduce_dtype;        /* of gradients on their way to a sum: f32 or bf16 */
     bool keeps_gathered;   /* zero_stage 3: a layer's weights stay from forward to backward */
     enum overlap overlap;  /* of sums with backward, for zero_stage 0 and 1 */
-    bool param_offloading; /* frozen weights wait in host memory (shard_weights.h) */
+    bool param_offloading; /* weights wait in host memory (shard_weights.h); what is trained too */
     int64_t zero_stage;    /* from 1 on what is updated is divided among the ranks, from 2 on
                                  gradients (shard.h), with 3 weights (shard_weights.h) */
 };
@@ -121,6 +122,16 @@ struct flat_part {
     int64_t own;    /* in the states of the optimizer */
     int64_t count;
     bool decayed, narrow; /* narrow: lies in flat_narrow */
+    bool away;            /* or it waits in host memory, at `own` (params_away) */
+};
+
+/* With param_offloading in full fine-tuning: masters, and what forward reads of them, in
+ * page-locked host memory, in the order of the own buffers (pieces.h). Vectors have room there, and
+ * are not there. */
+struct params_away {
+    int64_t count;          /* elements; 0: everything that is trained is on the device */
+    char *masters, *copies; /* copies: NULL where forward reads masters */
+    enum dtype masters_dtype, copies_dtype;
 };
 
 struct model {
@@ -147,16 +158,17 @@ struct model {
     /* All that is trained are flat_count elements: every storage begins at a whole FLAT_PITCH, the
      * gaps are zero. Here are held_count of them: all, or where masters are divided the own pieces,
      * and behind them all vectors. NULL when nothing is trained. */
-    struct tensor *flat; /* [1, held_count - narrow_count] f32: what lies behind the narrow */
+    struct tensor *flat;        /* [1, held_count - flat_from] f32: what lies behind the narrow */
     struct tensor *flat_narrow; /* [1, narrow_count] with stochastic rounding, else NULL */
     struct tensor *gradients;   /* [1, flat_count], or where they are divided [1, own_count] f32 */
     struct tensor *copies; /* of what forward reads, or NULL: it reads `flat`. [1, flat_count], or
-                              where it is gathered [1, held_count] */
+                              where it is gathered [1, held_count], or of vectors alone */
     struct storage_span *spans; /* [layers + UNITS_BESIDE] */
     struct unit *units;         /* [layers + UNITS_BESIDE]; NULL: no other rank trains other rows */
     struct shards *shards;      /* how gradients are summed; NULL likewise (shard.h) */
     struct replicated *replicated;       /* NULL: nobody shares layers (replicated.h) */
     struct weight_shards *weight_shards; /* NULL: weights are whole (shard_weights.h) */
+    struct params_away away;
     bool forgets; /* the next micro-batch begins the gradients anew: see model_begin_gradients */
     /* How the adapters in tails are made from their masters: struct convert_item, device memory. */
     struct tensor *tail_items;
@@ -164,7 +176,9 @@ struct model {
     struct flat_part *parts; /* all that this rank updates, in order */
     size_t part_count, part_capacity;
     int64_t flat_count, held_count, narrow_count;
-    int64_t own_count;           /* elements that this rank updates, gaps included */
+    int64_t flat_from; /* of the held elements: the first in `flat`. It is narrow_count, or behind
+                          all that is away */
+    int64_t own_count; /* elements that this rank updates, gaps included */
     int64_t trainable_count;     /* elements that are trained here */
     int64_t trainable_elsewhere; /* and only by other ranks that hold this copy of the model */
     int64_t parameter_count;     /* elements of the base model, all stages */

@@ -20,8 +20,9 @@ static const struct storage *next_storage(const struct model *m, int64_t from) {
 }
 
 static void *master_at(const struct model *m, const struct flat_part *p, int64_t skipped) {
+    if (p->away) return m->away.masters + (p->own + skipped) * dtype_bytes(m->away.masters_dtype);
     const struct tensor *const t = p->narrow ? m->flat_narrow : m->flat;
-    const int64_t at = p->held + skipped - (p->narrow ? 0 : m->narrow_count);
+    const int64_t at = p->held + skipped - (p->narrow ? 0 : m->flat_from);
     return (char *)t->data + at * dtype_bytes(t->dtype);
 }
 
@@ -40,8 +41,9 @@ enum status pieces_each(const struct model *m, pieces_visit *visit, void *contex
                                             .count = end - first,
                                             .own = p->own + first - p->first,
                                             .master = master_at(m, p, first - p->first),
+                                            .away = p->away,
                                             .master_dtype =
-                                                p->narrow ? m->flat_narrow->dtype : DTYPE_F32};
+                                                p->narrow ? m->options.weight_dtype : DTYPE_F32};
             TRY(visit(context, &piece, e));
         }
     }

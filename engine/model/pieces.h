@@ -14,7 +14,8 @@ struct own_piece {
     int64_t storage; /* index in m->storages */
     int64_t first, count;
     int64_t own;             /* of the own buffers: where they lie in exp_avg and exp_avg_sq */
-    void *master;            /* device memory: the trained values of just these elements */
+    void *master;            /* the trained values of just these elements, device memory */
+    bool away;               /* or page-locked host memory */
     enum dtype master_dtype; /* f32, or narrower with stochastic rounding */
 };
 typedef enum status pieces_visit(void *context, const struct own_piece *piece, struct err *e);

@@ -328,12 +328,15 @@ enum status shard_share(struct model *m, struct err *e) {
         const bool vectors = unit == UNIT_VECTORS;
         const int64_t held = units_are_divided(m) ? u->own_first : u->first;
         const bool narrow = held < m->narrow_count;
+        const int64_t copied = units_are_away(m)       ? held - m->flat_from
+                               : units_are_gathered(m) ? held
+                                                       : u->first;
         if (u->count == 0) continue;
         if (!units_are_divided(m) || vectors)
-            TRY(share(m, narrow ? m->flat_narrow : m->flat, narrow ? held : held - m->narrow_count,
-                      u, e));
+            TRY(share(m, narrow ? m->flat_narrow : m->flat, narrow ? held : held - m->flat_from, u,
+                      e));
         if (m->copies && !narrow && (!units_are_gathered(m) || vectors))
-            TRY(share(m, m->copies, units_are_gathered(m) ? held : u->first, u, e));
+            TRY(share(m, m->copies, copied, u, e));
     }
     return STATUS_OK;
 }

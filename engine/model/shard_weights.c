@@ -6,12 +6,16 @@
  *
  * With param_offloading what is kept waits in host memory (Rajbhandari et al. 2021): it comes
  * over the bus while the unit before is computed, and is gathered, where ranks share it, when
- * its turn is. */
+ * its turn is. What is trained waits in two buffers for all units (params_away): a rank's pieces
+ * one behind the other, or alone as in the flat buffers, where a unit is one run or a few. */
 #include "engine/model/shard_weights.h"
 
 #include "base/mem.h"
 #include "engine/model/quantised.h"
 #include "engine/model/units.h"
+
+/* What is rounded at a time where both ends wait in host memory. */
+enum { REFRESH_ELEMENTS = 4 << 20 };
 
 struct weight_unit {
     int64_t elements;     /* padded so that all ranks keep as much; 0: nothing is divided here */
@@ -61,7 +65,8 @@ static struct comm_group *sharers(const struct model *m) {
 
 /* Of the ranks that keep a piece each. */
 static int64_t world_of(const struct model *m) {
-    return units_stage(m) == 3 || units_are_divided(m) ? sharers(m)->world : 1;
+    const bool divided = units_stage(m) == 3 || (m->units && units_are_divided(m));
+    return divided ? sharers(m)->world : 1;
 }
 
 static int64_t rank_of(const struct model *m) {
@@ -94,8 +99,7 @@ static int64_t kept_bytes(const struct model *m, const struct weight_unit *u) {
     return u->elements / world_of(m) * dtype_bytes(u->dtype);
 }
 
-static enum status take_host_memory(struct model *m, struct weight_unit *u, struct err *e) {
-    const int64_t bytes = kept_bytes(m, u);
+static enum status take_host_memory(struct model *m, int64_t bytes, char **out, struct err *e) {
     void *host = NULL;
     if (device_stage_new(m->space->device, bytes, &host, e) != STATUS_OK) {
         return err_prefix(e,
@@ -103,15 +107,58 @@ static enum status take_host_memory(struct model *m, struct weight_unit *u, stru
                           "that it has",
                           (long long)(bytes >> 20), (long long)(m->space->host_bytes >> 20));
     }
-    u->host = host;
+    *out = host;
     m->space->host_bytes += bytes;
     return STATUS_OK;
+}
+
+static int64_t masters_bytes(const struct params_away *a) {
+    return a->count * dtype_bytes(a->masters_dtype);
+}
+
+static int64_t copies_bytes(const struct params_away *a) {
+    return a->count * dtype_bytes(a->copies_dtype);
+}
+
+/* Room for what is trained. */
+static enum status open_away(struct model *m, struct err *e) {
+    struct params_away *const a = &m->away;
+    const enum dtype read = m->options.weight_dtype;
+    if (!units_are_away(m)) return STATUS_OK;
+    FAIL_IF(m->options.stochastic_rounding, STATUS_UNSUPPORTED,
+            "param_offloading with finetuning_type full keeps f32 masters in host memory: turn "
+            "stochastic_rounding off");
+    FAIL_IF(m->units && units_stage(m) != 3, STATUS_UNSUPPORTED,
+            "param_offloading with finetuning_type full is for one copy of the model: it needs "
+            "parallel.zero_stage 3 where ranks train different rows");
+    a->count = m->own_count;
+    a->masters_dtype = DTYPE_F32;
+    a->copies_dtype = read;
+    TRY(take_host_memory(m, masters_bytes(a), &a->masters, e));
+    if (read == DTYPE_F32) return STATUS_OK;
+    return take_host_memory(m, copies_bytes(a), &a->copies, e);
+}
+
+static void give_back(struct model *m, char *host, int64_t bytes) {
+    if (!host) return;
+    struct err ignored = {0}; /* after an error copies may be on their way */
+    (void)device_synchronize(m->space->device, &ignored);
+    device_stage_free(m->space->device, host);
+    m->space->host_bytes -= bytes;
+}
+
+static void close_away(struct model *m) {
+    struct params_away *const a = &m->away;
+    give_back(m, a->masters, masters_bytes(a));
+    give_back(m, a->copies, copies_bytes(a));
+    *a = (struct params_away){0};
 }
 
 static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
     struct weight_unit *const u = unit_of(m, unit);
     const int64_t world = world_of(m);
-    if (units_are_divided(m)) {
+    u->dtype = m->options.weight_dtype;
+    if (m->units && units_are_divided(m)) {
         u->elements = unit == UNIT_VECTORS ? 0 : unit_at(m, unit)->count;
         return STATUS_OK;
     }
@@ -126,14 +173,14 @@ static enum status open_unit(struct model *m, int64_t unit, struct err *e) {
     u->elements = round_up(u->elements, world * COMM_PITCH);
     if (u->elements == 0) return STATUS_OK;
     u->dtype = dtype;
-    if (m->options.param_offloading) return take_host_memory(m, u, e);
+    if (units_are_away(m)) return STATUS_OK;
+    if (m->options.param_offloading) return take_host_memory(m, kept_bytes(m, u), &u->host, e);
     return tensor_new(m->space, dtype, 1, u->elements / world, CATEGORY_WEIGHTS, &u->piece, e);
 }
 
 enum status shard_weights_open(struct model *m, struct err *e) {
     if (!weights_come_and_go(m) && !units_are_divided(m)) return STATUS_OK;
-    FAIL_IF(m->options.param_offloading && m->options.full, STATUS_UNSUPPORTED,
-            "param_offloading with finetuning_type full is not in this version");
+    TRY(open_away(m, e));
     m->weight_shards = mem_new(1, sizeof *m->weight_shards);
     m->weight_shards->units =
         mem_new((size_t)m->config.layers + UNITS_BESIDE, sizeof *m->weight_shards->units);
@@ -144,16 +191,13 @@ enum status shard_weights_open(struct model *m, struct err *e) {
 }
 
 void shard_weights_close(struct model *m) {
+    close_away(m);
     if (!m->weight_shards) return;
     for (int64_t unit = -UNITS_BESIDE; unit < m->config.layers; unit++) {
         struct weight_unit *const u = unit_of(m, unit);
         shard_let_go(m, unit);
         tensor_release(u->piece);
-        if (!u->host) continue;
-        struct err ignored = {0}; /* after an error copies may be on their way */
-        (void)device_synchronize(m->space->device, &ignored);
-        device_stage_free(m->space->device, u->host);
-        m->space->host_bytes -= kept_bytes(m, u);
+        give_back(m, u->host, kept_bytes(m, u));
     }
     mem_free(m->weight_shards->units);
     mem_free(m->weight_shards);
@@ -205,7 +249,7 @@ static void place(struct model *m, int64_t unit, const struct tensor *whole, boo
         const bool chosen = masters ? storage_is_divided(m, s) : storage_is_sharded(m, s);
         struct tensor *const t = stored_in(s, masters);
         if (!chosen || !s->value || !t) continue;
-        if (s->trainable) first = s->flat_first - unit_at(m, unit)->first;
+        if (s->trainable && m->units) first = s->flat_first - unit_at(m, unit)->first;
         t->data = element(whole ? whole->data : NULL, t->dtype, first);
         if (tails_are_gathered(m, s)) place_tails(m, i, t->data);
         first += elements_of(s);
@@ -238,6 +282,15 @@ static struct kept kept_of(const struct model *m, int64_t unit, bool masters) {
     const struct weight_unit *const u = unit_of(m, unit);
     const int64_t each = u->elements / world_of(m);
     struct kept kept = {.first = each * rank_of(m), .count = each};
+    if (m->away.count > 0) {
+        const struct params_away *const a = &m->away;
+        const bool copies = !masters && a->copies;
+        kept.away = true;
+        kept.dtype = copies ? a->copies_dtype : a->masters_dtype;
+        kept.data = element(copies ? a->copies : a->masters, kept.dtype,
+                            m->units ? unit_at(m, unit)->own_first : 0);
+        return kept;
+    }
     if (u->host) {
         kept.data = u->host;
         kept.away = true;
@@ -256,17 +309,63 @@ static struct kept kept_of(const struct model *m, int64_t unit, bool masters) {
     return kept;
 }
 
+/* Elements of a unit that lie together in what is kept of it. */
+struct kept_run {
+    size_t next;             /* storage to look at */
+    int64_t at, seen, count; /* of the unit, and behind what was looked at */
+    int64_t first;           /* of what is kept */
+};
+
+/* What is kept is one run, or alone, of what is trained, what its storages are in the order of all.
+ */
+static bool next_run(const struct model *m, int64_t unit, const struct kept *kept,
+                     struct kept_run *run) {
+    run->count = 0;
+    if (m->units || m->away.count == 0) {
+        run->at = kept->first;
+        run->count = run->next == 0 ? kept->count : 0;
+        run->next = 1;
+        return run->count > 0;
+    }
+    const struct storage_span span = units_span(m, unit);
+    if (run->next < span.first) run->next = span.first;
+    for (; run->next < span.end; run->next++) {
+        const struct storage *const s = &m->storages[run->next];
+        if (s->unit != unit || !storage_is_divided(m, s)) continue;
+        if (run->count > 0 && s->flat_first != run->first + run->count) return true;
+        if (run->count == 0) {
+            run->at = run->seen;
+            run->first = s->flat_first;
+        }
+        run->count += elements_of(s);
+        run->seen += elements_of(s);
+    }
+    return run->count > 0;
+}
+
+/* Over the bus, between the whole unit and what waits of it. */
+static enum status carry(struct model *m, int64_t unit, const struct kept *kept, bool away,
+                         struct err *e) {
+    struct device *const device = m->space->device;
+    const struct tensor *const whole = unit_of(m, unit)->whole;
+    const int64_t size = dtype_bytes(kept->dtype);
+    struct kept_run run = {0};
+    while (next_run(m, unit, kept, &run)) {
+        char *const there = kept->data + run.first * size;
+        char *const here = element(whole->data, whole->dtype, run.at);
+        TRY(away ? device_stash(device, there, here, run.count * size, e)
+                 : device_fetch(device, here, there, run.count * size, e));
+    }
+    return away ? device_copies_wait(device, e) : STATUS_OK; /* its memory is the next unit's */
+}
+
 /* Between the whole unit and what is kept of it. */
 static enum status copy_piece(struct model *m, int64_t unit, const struct kept *kept, bool keep,
                               struct err *e) {
     const int64_t size = dtype_bytes(kept->dtype);
     struct device *const device = m->space->device;
     char *const inside = (char *)unit_of(m, unit)->whole->data + kept->first * size;
-    if (kept->away && keep) {
-        TRY(device_stash(device, kept->data, inside, kept->count * size, e));
-        return device_copies_wait(device, e); /* its memory is the next unit's */
-    }
-    if (kept->away) return device_fetch(device, inside, kept->data, kept->count * size, e);
+    if (kept->away) return carry(m, unit, kept, keep, e);
     return device_copy(device, keep ? kept->data : inside, keep ? inside : kept->data,
                        kept->count * size, e);
 }
@@ -358,7 +457,47 @@ static enum status copy_masters(const struct model *m, int64_t from, int64_t to,
     return count > 0 ? device_convert(m->space->device, &args, e) : STATUS_OK;
 }
 
+/* Copies of all masters, as many at a time as both have room for on the device. */
+static enum status refresh_in(const struct model *m, struct tensor *const rooms[2], struct err *e) {
+    const struct params_away *const a = &m->away;
+    struct device *const device = m->space->device;
+    const int64_t most = tensor_count(rooms[0]);
+    for (int64_t at = 0; at < a->count; at += most) {
+        const int64_t left = a->count - at, count = left < most ? left : most;
+        const struct convert_args args = {.rows = 1,
+                                          .cols = count,
+                                          .scale = 1,
+                                          .src = {rooms[0]->data, a->masters_dtype, count},
+                                          .dst = {rooms[1]->data, a->copies_dtype, count}};
+        TRY(device_fetch(device, rooms[0]->data, element(a->masters, a->masters_dtype, at),
+                         count * dtype_bytes(a->masters_dtype), e));
+        TRY(device_copies_wait(device, e));
+        TRY(device_convert(device, &args, e));
+        TRY(device_stash(device, element(a->copies, a->copies_dtype, at), rooms[1]->data,
+                         count * dtype_bytes(a->copies_dtype), e));
+        TRY(device_copies_wait(device, e));
+    }
+    return STATUS_OK;
+}
+
+static enum status refresh_away(struct model *m, struct err *e) {
+    const struct params_away *const a = &m->away;
+    const int64_t most = a->count < REFRESH_ELEMENTS ? a->count : REFRESH_ELEMENTS;
+    struct tensor *rooms[2] = {0};
+    if (!a->copies) return STATUS_OK;
+    struct tensor_space *const space = m->space;
+    enum status status =
+        tensor_new(space, a->masters_dtype, 1, most, CATEGORY_STAGING, &rooms[0], e);
+    if (status == STATUS_OK)
+        status = tensor_new(space, a->copies_dtype, 1, most, CATEGORY_STAGING, &rooms[1], e);
+    if (status == STATUS_OK) status = refresh_in(m, rooms, e);
+    tensor_release(rooms[0]);
+    tensor_release(rooms[1]);
+    return status;
+}
+
 enum status shard_refresh(struct model *m, struct err *e) {
+    if (units_are_away(m)) return refresh_away(m, e);
     if (!units_are_divided(m) || !m->copies) return STATUS_OK;
     if (units_are_gathered(m)) /* copies lie as masters do */
         return copy_masters(m, 0, 0, unit_at(m, UNIT_VECTORS)->own_first, e);

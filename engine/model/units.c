@@ -41,8 +41,12 @@ int64_t units_stage(const struct model *m) {
     return sharers(m) ? m->options.zero_stage : 0;
 }
 
+bool units_are_away(const struct model *m) {
+    return m->options.full && m->options.param_offloading;
+}
+
 bool units_are_gathered(const struct model *m) {
-    return units_stage(m) == 3 && m->options.full;
+    return m->options.full && (units_stage(m) == 3 || m->options.param_offloading);
 }
 
 bool units_are_divided(const struct model *m) {
@@ -67,11 +71,13 @@ struct storage_span units_span(const struct model *m, int64_t unit) {
 int64_t units_held(const struct model *m, const struct storage *s) {
     ASSERT(!units_are_divided(m) || s->unit == UNIT_VECTORS);
     if (!units_are_divided(m)) return s->flat_first;
+    if (!m->units) return s->held_first;
     const struct unit *const vectors = unit_at(m, UNIT_VECTORS);
     return vectors->own_first + s->flat_first - vectors->first;
 }
 
 int64_t units_copied(const struct model *m, const struct storage *s) {
+    if (units_are_away(m)) return units_held(m, s) - m->flat_from;
     return units_are_gathered(m) ? units_held(m, s) : s->flat_first;
 }
 
@@ -80,9 +86,10 @@ static int64_t round_up(int64_t n, int64_t to) {
 }
 
 static bool continues(const struct flat_part *a, const struct flat_part *b) {
-    return a->decayed == b->decayed && a->narrow == b->narrow && a->first + a->count == b->first &&
-           a->held + a->count == b->held && a->summed + a->count == b->summed &&
-           a->copied + a->count == b->copied && a->own + a->count == b->own;
+    return a->decayed == b->decayed && a->narrow == b->narrow && a->away == b->away &&
+           a->first + a->count == b->first && a->held + a->count == b->held &&
+           a->summed + a->count == b->summed && a->copied + a->count == b->copied &&
+           a->own + a->count == b->own;
 }
 
 static void add_part(struct model *m, const struct flat_part *part) {
@@ -94,6 +101,22 @@ static void add_part(struct model *m, const struct flat_part *part) {
     }
     m->parts = mem_grow(m->parts, m->part_count, &m->part_capacity, sizeof *m->parts);
     m->parts[m->part_count++] = *part;
+}
+
+/* Alone, what waits in host memory lies there as it lies among all, and vectors are one behind the
+ * other. */
+static void add_lone(struct model *m, struct storage *s, int64_t count) {
+    const bool away = s->unit != UNIT_VECTORS;
+    s->held_first = away ? s->flat_first : m->held_count;
+    add_part(m, &(struct flat_part){.first = s->flat_first,
+                                    .held = s->held_first,
+                                    .copied = s->held_first,
+                                    .summed = s->flat_first,
+                                    .own = s->flat_first,
+                                    .count = count,
+                                    .decayed = s->decayed,
+                                    .away = away});
+    if (!away) m->held_count += count;
 }
 
 /* The storages that have all of this come next, in their order. unit: those of this one, or NULL.
@@ -112,8 +135,10 @@ static void place_some(struct model *m, const struct chosen *c, bool shared) {
             (c->unit && s->unit != *c->unit) || (s->shared == s->rows * s->cols) != shared) {
             continue;
         }
+        const int64_t count = round_up(s->rows * s->cols, FLAT_PITCH);
         s->flat_first = m->flat_count;
-        m->flat_count += round_up(s->rows * s->cols, FLAT_PITCH);
+        m->flat_count += count;
+        if (units_are_away(m) && !m->units) add_lone(m, s, count);
         m->trainable_count += s->rows * s->cols;
     }
 }
@@ -132,6 +157,7 @@ static void place_alone(struct model *m) {
         const int64_t first = m->flat_count;
         place(m, &chosen);
         if (chosen.narrow) m->narrow_count = m->flat_count;
+        if (units_are_away(m)) continue; /* parts are there */
         add_part(m, &(struct flat_part){.first = first,
                                         .held = first,
                                         .copied = first,
@@ -141,7 +167,10 @@ static void place_alone(struct model *m) {
                                         .decayed = chosen.decayed,
                                         .narrow = chosen.narrow});
     }
-    m->own_count = m->held_count = m->flat_count;
+    m->own_count = m->flat_count;
+    if (units_are_away(m)) return;
+    m->held_count = m->flat_count;
+    m->flat_from = m->narrow_count;
 }
 
 /* What this rank owns of elements first..end of a unit. */
@@ -158,12 +187,15 @@ static void add_own(struct model *m, int64_t unit, int64_t first, int64_t end,
                                                 : own;
     add_part(m, &(struct flat_part){.first = whole,
                                     .held = held,
-                                    .copied = units_are_gathered(m) ? held : whole,
+                                    .copied = units_are_away(m)       ? held - m->flat_from
+                                              : units_are_gathered(m) ? held
+                                                                      : whole,
                                     .summed = units_stage(m) >= 2 ? own : whole,
                                     .own = own,
                                     .count = ends - begins,
                                     .decayed = of->decayed,
-                                    .narrow = of->narrow});
+                                    .narrow = of->narrow,
+                                    .away = units_are_away(m) && unit != UNIT_VECTORS});
 }
 
 static void place_unit(struct model *m, int64_t unit) {
@@ -183,6 +215,7 @@ static void place_unit(struct model *m, int64_t unit) {
     u->own_first = m->own_count;
     m->own_count += u->own.count;
     m->flat_count = u->first + u->count;
+    if (unit == UNIT_VECTORS) m->flat_from = units_are_away(m) ? u->own_first : m->narrow_count;
     chosen.decayed = true;
     add_own(m, unit, 0, decayed, &chosen);
     chosen.decayed = u->used == decayed; /* padding joins what is before it */

@@ -15,8 +15,11 @@ int64_t units_stage(const struct model *m);
 /* Whether each rank holds its piece only of f32 masters: in full fine-tuning, where forward reads
  * narrower copies of them, and with stage 3. Vectors are whole. */
 bool units_are_divided(const struct model *m);
-/* Whether what forward reads of them is divided too: with stage 3. */
+/* Whether what forward reads of them is divided too: with stage 3, and where it waits in host
+ * memory, if only in one piece. */
 bool units_are_gathered(const struct model *m);
+/* Whether both wait in host memory (params_away). */
+bool units_are_away(const struct model *m);
 bool storage_is_vector(const struct storage *s);
 /* Whether it is trained without an f32 master. */
 bool storage_is_narrow(const struct model *m, const struct storage *s);

@@ -180,7 +180,7 @@ enum status weights_load_nothing(struct model *m, struct err *e) {
         TRY(shard_fill_begin(m, i, e));
         TRY(shard_fill_end(m, i, e));
     }
-    return STATUS_OK;
+    return m->away.count > 0 ? shard_refresh(m, e) : STATUS_OK;
 }
 
 int64_t weights_staging_bytes(const struct model *m) {

@@ -213,7 +213,7 @@ static void say_rung(struct str *text, const struct auto_layouts *f, int64_t cap
         return;
     case RUNG_OFFLOAD:
         str_appendf(text, "Nothing else fits into %s: %s wait in host memory.", there,
-                    c->choice.offloads_weights ? "frozen weights" : "the states of AdamW");
+                    c->choice.offloads_weights ? "weights" : "the states of AdamW");
         return;
     }
 }

@@ -51,7 +51,10 @@ static void add_storage(struct holding *h, const struct session *s, const struct
         add(h, HOLDING_WEIGHTS, from->value, held);
     }
     if (from->master && from->master != from->value)
-        add(h, HOLDING_MASTER, from->master, storage_is_divided(m, from) ? piece : count);
+        add(h, HOLDING_MASTER, from->master,
+            away                          ? 0
+            : storage_is_divided(m, from) ? piece
+                                          : count);
     if (!from->trainable) return;
     const int64_t own = part(count, m->own_count, m->flat_count);
     h->trained += count;

@@ -20,7 +20,7 @@ struct layout {
     int64_t checkpointed_layers; /* the first so many decoder layers; 0 none */
     bool activation_offloading;  /* of checkpointed layers; GPU only */
     bool optimizer_offloading;   /* AdamW's states wait in host memory */
-    bool param_offloading;       /* frozen weights wait in host memory */
+    bool param_offloading;       /* weights wait in host memory */
     int64_t zero_stage;          /* 0: every rank holds everything */
     int64_t eval_rows;           /* rows of one micro-batch of evaluation */
     int64_t sample_tokens;       /* longest text of a sample, prompt and answer together */

@@ -65,7 +65,7 @@ static void add_meshes(struct list *l, const struct layout_choice *base, int64_t
     }
 }
 
-/* The states of AdamW leave, or frozen weights; with the two extremes of dividing weights. */
+/* The states of AdamW leave, or weights; with the two extremes of dividing weights. */
 static void add_offloading(struct list *l, const struct layout_choice *base, int64_t per_node) {
     struct layout_choice c = *base;
     c.rung = RUNG_OFFLOAD;

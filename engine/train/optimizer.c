@@ -37,6 +37,14 @@ static enum status put_scale(struct optimizer *o, struct err *e) {
     return device_upload(o->model->space->device, number(o, NUMBER_SCALE), &scale, sizeof scale, e);
 }
 
+/* What is trained and waits in host memory comes along with its states. */
+static enum status states_away_new(struct optimizer *o, struct err *e) {
+    const struct params_away *const a = &o->model->away;
+    const struct away_guest guests[AWAY_GUESTS] = {{a->masters, a->masters_dtype},
+                                                   {a->copies, a->copies_dtype}};
+    return away_open(&o->away, o->model->space, o->model->own_count, guests, e);
+}
+
 static enum status states_new(struct optimizer *o, struct err *e) {
     struct tensor_space *const space = o->model->space;
     const int64_t count = o->model->own_count;
@@ -84,8 +92,8 @@ enum status optimizer_init(struct optimizer *o, struct model *m,
             "target_modules: layers %lld to %lld are a stage of the pipeline and have nothing to "
             "train; name modules of every stage, or lower parallel.pipeline_parallel_degree",
             (long long)m->options.first_layer, (long long)m->options.end_layer - 1);
-    if (options->offloading) {
-        TRY(away_open(&o->away, space, m->own_count, e));
+    if (options->offloading || m->away.count > 0) {
+        TRY(states_away_new(o, e));
     } else {
         TRY(states_new(o, e));
         TRY(tensor_fill_zero(o->exp_avg, e));
@@ -152,23 +160,46 @@ struct run_of_part {
     const struct flat_part *part;
     int64_t skipped, count;
     float *exp_avg, *exp_avg_sq; /* of its first element */
+    void *param, *copy;          /* likewise; copy: NULL where there is none */
+    enum dtype param_dtype, copy_dtype;
 };
+
+/* What of a part is on the device all the time. */
+static void find_here(const struct model *m, struct run_of_part *run) {
+    const struct flat_part *const p = run->part;
+    const struct tensor *const params = p->narrow ? m->flat_narrow : m->flat;
+    const int64_t held = p->held + run->skipped;
+    run->param = at(params, p->narrow ? held : held - m->flat_from);
+    run->param_dtype = params->dtype;
+    if (!m->copies || p->narrow) return;
+    run->copy = at(m->copies, p->copied + run->skipped);
+    run->copy_dtype = m->copies->dtype;
+}
+
+/* What of it visits with slice `s`. */
+static void find_guest(const struct model *m, const struct away_slice *s, struct run_of_part *run) {
+    const struct params_away *const a = &m->away;
+    const int64_t first = run->part->own + run->skipped - s->first;
+    run->param = (char *)s->guest[0] + first * dtype_bytes(a->masters_dtype);
+    run->param_dtype = a->masters_dtype;
+    if (!s->guest[1]) return;
+    run->copy = (char *)s->guest[1] + first * dtype_bytes(a->copies_dtype);
+    run->copy_dtype = a->copies_dtype;
+}
 
 static enum status update(const struct optimizer *o, const struct run_of_part *run, double lr,
                           struct err *e) {
     const struct model *const m = o->model;
     const struct flat_part *const p = run->part;
-    const struct tensor *const params = p->narrow ? m->flat_narrow : m->flat;
-    const int64_t held = p->held + run->skipped, copied = p->copied + run->skipped;
     const struct adamw_args args = {.count = run->count,
-                                    .param_dtype = params->dtype,
+                                    .param_dtype = run->param_dtype,
                                     .state_dtype = DTYPE_F32,
-                                    .param = at(params, p->narrow ? held : held - m->narrow_count),
+                                    .param = run->param,
                                     .grad = at(m->gradients, p->summed + run->skipped),
                                     .m = run->exp_avg,
                                     .v = run->exp_avg_sq,
-                                    .copy = m->copies && !p->narrow ? at(m->copies, copied) : NULL,
-                                    .copy_dtype = m->copies ? m->copies->dtype : DTYPE_F32,
+                                    .copy = run->copy,
+                                    .copy_dtype = run->copy_dtype,
                                     .grad_scale = number(o, NUMBER_COEFFICIENT),
                                     .lr = lr,
                                     .beta1 = o->options.beta1,
@@ -309,9 +340,17 @@ static enum status update_slice(const void *context, const struct away_slice *s,
         const int64_t part_end = p->own + p->count, slice_end = s->first + s->count;
         const int64_t end = part_end < slice_end ? part_end : slice_end;
         if (first >= end) continue;
-        const struct run_of_part run = {p, first - p->own, end - first,
-                                        s->state[0] + (first - s->first),
-                                        s->state[1] + (first - s->first)};
+        struct run_of_part run = {.part = p,
+                                  .skipped = first - p->own,
+                                  .count = end - first,
+                                  .exp_avg = s->state[0] + (first - s->first),
+                                  .exp_avg_sq = s->state[1] + (first - s->first),
+                                  .copy_dtype = DTYPE_F32};
+        if (p->away) {
+            find_guest(m, s, &run);
+        } else {
+            find_here(m, &run);
+        }
         TRY(update(v->optimizer, &run, v->learning_rate, e));
     }
     return STATUS_OK;
@@ -321,7 +360,7 @@ static enum status update_all(const struct optimizer *o, double lr, struct err *
     const struct visit visit = {o, lr};
     if (!o->exp_avg) return away_each(&o->away, update_slice, &visit, e);
     const struct away_slice all = {
-        0, o->model->own_count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}};
+        0, o->model->own_count, {tensor_f32(o->exp_avg), tensor_f32(o->exp_avg_sq)}, {NULL}};
     return update_slice(&visit, &all, e);
 }
 

@@ -15,7 +15,7 @@ struct optimizer_options {
     double beta1, beta2, eps, weight_decay, max_grad_norm; /* max_grad_norm 0: no clipping */
     uint64_t seed;                                         /* of stochastic rounding */
     bool scales_loss;   /* f16: gradients are multiplied so that they do not vanish */
-    bool offloading;    /* the states begin in host memory */
+    bool offloading;    /* the states wait in host memory; beside weights that do, always */
     int64_t zero_stage; /* from 1 on each rank holds the states of its own pieces (pieces.h) */
 };
 

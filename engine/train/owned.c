@@ -60,8 +60,13 @@ static enum status visit_piece(void *context, const struct own_piece *piece, str
         const int64_t first = begin > piece->first ? begin : piece->first;
         const int64_t last = end < piece_end ? end : piece_end, skipped = first - piece->first;
         if (first >= last) continue;
-        struct owned_run run = {p, first - begin, last - first, piece->own + skipped, NULL};
-        run.values = masters_of(m, piece, skipped, run.count);
+        struct owned_run run = {
+            .param = p, .first = first - begin, .count = last - first, .own = piece->own + skipped};
+        if (piece->away) {
+            run.host = (float *)piece->master + skipped;
+        } else {
+            run.values = masters_of(m, piece, skipped, run.count);
+        }
         const enum status status = w->visit(w->context, &run, e);
         tensor_release(run.values);
         TRY(status);
@@ -77,7 +82,8 @@ static enum status visit_whole(const struct walk *w, struct err *e) {
         if (storage_is_divided(m, &m->storages[p->storage])) continue;
         struct tensor *const master = model_param_view(m, p, true);
         const int64_t count = tensor_count(master);
-        const struct owned_run run = {p, 0, count, -1, tensor_view_flat(master, 0, 1, count)};
+        const struct owned_run run = {
+            .param = p, .count = count, .own = -1, .values = tensor_view_flat(master, 0, 1, count)};
         const enum status status = w->visit(w->context, &run, e);
         tensor_release(run.values);
         tensor_release(master);
@@ -97,6 +103,10 @@ enum status owned_each(const struct optimizer *o, enum owned_kind kind, owned_vi
 void owned_find(const struct optimizer *o, enum owned_kind kind, const struct owned_run *run,
                 struct owned_place *place) {
     *place = (struct owned_place){0};
+    if (kind == OWNED_VALUE && run->host) {
+        place->host = run->host;
+        return;
+    }
     if (kind == OWNED_VALUE) {
         place->view = tensor_retain(run->values);
         return;
@@ -106,7 +116,7 @@ void owned_find(const struct optimizer *o, enum owned_kind kind, const struct ow
     if (state) {
         place->view = tensor_view_flat(state, run->own, 1, run->count);
     } else {
-        place->host = o->away.host[kind - OWNED_EXP_AVG] + run->own;
+        place->host = away_state(&o->away, kind - OWNED_EXP_AVG) + run->own;
     }
 }
 

@@ -17,6 +17,7 @@ struct owned_run {
     int64_t first, count;  /* elements of the parameter's block, row by row */
     int64_t own;           /* where they lie in AdamW's states; -1: another rank has those */
     struct tensor *values; /* [1, count] their masters; borrowed until the visit returns */
+    float *host;           /* where masters wait in host memory; values is NULL then */
 };
 typedef enum status owned_visit(void *context, const struct owned_run *run, struct err *e);
 

@@ -287,7 +287,7 @@ static enum status fill(struct plan *plan, struct session *s, const struct plan_
     plan->staged_load = weights_staging_bytes(&s->model);
     plan->staged_train = s->space.host_bytes;
     plan->bus_micro = shard_bus_bytes(&s->model);
-    plan->bus_update = s->optimizer.away.count * AWAY_STATES * dtype_bytes(DTYPE_F32);
+    plan->bus_update = away_bytes(&s->optimizer.away);
     return count_work(s, request, plan, e);
 }
 

@@ -35,7 +35,7 @@ struct plan {
     double flops;                             /* of training, per token: to compare layouts by */
     /* Host memory that the device copies from or to by itself, at most: while loading, and then. */
     int64_t staged_load, staged_train;
-    /* What comes from there in a micro-batch (frozen weights) and in an update (AdamW's states,
+    /* What comes from there in a micro-batch (weights) and in an update (AdamW's states,
      * which go back beside it): bytes one way. */
     int64_t bus_micro, bus_update;
     /* Of one average micro-batch and of one update, and what a step is made of on average; zero

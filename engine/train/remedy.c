@@ -203,7 +203,11 @@ static bool can_offload(const struct plan_request *r, const struct layout *layou
 }
 
 bool remedy_can_offload_params(const struct plan_request *r) {
-    return str_starts_with(r->spec->device, "cuda") && r->options->model.lora;
+    const struct spec *const s = r->spec;
+    const bool one = spec_data_world(s) == 1 ||
+                     (s->parallel.zero_stage == 3 && s->parallel.data_parallel_shard_degree != 1);
+    return str_starts_with(s->device, "cuda") &&
+           (r->options->model.lora || (one && !s->stochastic_rounding));
 }
 
 /* What goes to the host must find room there, or it would swap. */
@@ -309,10 +313,9 @@ void remedy_sentence(enum remedy_kind kind, const struct layout *from, const str
                      : "AdamW's states stay on the device.";
         break;
     case REMEDY_OFFLOAD_PARAMS:
-        format =
-            to->param_offloading
-                ? "Frozen weights wait in host memory and come layer by layer; steps are slower."
-                : "Frozen weights stay on the device.";
+        format = to->param_offloading
+                     ? "Weights wait in host memory and come layer by layer; steps are slower."
+                     : "Weights stay on the device.";
         break;
     case REMEDY_KIND_COUNT: break;
     }

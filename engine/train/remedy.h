@@ -22,7 +22,7 @@ enum remedy_kind {
     REMEDY_OFFLOAD_ACTIVATIONS,
     REMEDY_ZERO_STAGE,        /* ranks divide more among them */
     REMEDY_OFFLOAD_OPTIMIZER, /* AdamW's states wait in host memory */
-    REMEDY_OFFLOAD_PARAMS,    /* frozen weights wait there, on a GPU's host */
+    REMEDY_OFFLOAD_PARAMS,    /* weights wait there, on a GPU's host */
     REMEDY_KIND_COUNT
 };
 /* "trim", "eval_batch", "sample_length", "micro_batch", "loss_chunk", "checkpoint_some",
@@ -69,7 +69,8 @@ void remedy_list_add(struct remedy_list *list, const struct remedy *rung);
  * last rung; "plan" as plan_to_json has it, without a capacity. Caller frees with cJSON_Delete. */
 cJSON *remedy_list_to_json(const struct remedy_list *list);
 
-/* Whether frozen weights can wait in host memory, and it is another memory. */
+/* Whether weights can wait in host memory, and it is another memory: frozen ones, or the only copy
+ * of what is trained. */
 bool remedy_can_offload_params(const struct plan_request *request);
 /* The plan of this layout, with its own shapes. */
 enum status remedy_plan(struct plan *plan, const struct plan_request *request,

@@ -68,6 +68,19 @@ const METHODS = {
         parallel: { zero_stage: 3 },
     },
     "ZeRO-3, full, states in host memory": { ...FULL, optimizer_offloading: true, parallel: { zero_stage: 3 } },
+    "ZeRO-3, full, bf16, in host memory": {
+        ...FULL,
+        bf16: true,
+        param_offloading: true,
+        parallel: { zero_stage: 3 },
+        within: 5e-3,
+    },
+    "hybrid, ZeRO-3, full, in host memory": {
+        ...FULL,
+        param_offloading: true,
+        parallel: { zero_stage: 3, ...HYBRID },
+        worlds: [4],
+    },
     // Two copies, each divided between two ranks.
     "hybrid, ZeRO-2, full": { ...FULL, parallel: { zero_stage: 2, ...HYBRID }, worlds: [4] },
     "hybrid, ZeRO-3": { parallel: { zero_stage: 3, ...HYBRID }, worlds: [4] },

@@ -12,6 +12,9 @@ import { assertClose, curveOf, eventsOf, hasMpi, runRanks } from "./support_rank
 const ROWS = 12;
 const STEPS = 2;
 const ALONE = { ranks: 1 };
+// Ranks that train different rows.
+const dataOf = ({ ranks, tensor_parallel_degree: tensor = 1, pipeline_parallel_degree: pipeline = 1 }) =>
+    ranks / tensor / pipeline;
 const LEGS = [
     { ranks: 4, zero_stage: 3 },
     ALONE,
@@ -23,11 +26,9 @@ const LEGS = [
     { ranks: 4, zero_stage: 3, tensor_parallel_degree: 2 },
     { ranks: 2 },
 ];
+// With finetuning_type full only one copy of the model may wait in host memory.
+const LEGS_AWAY = LEGS.filter((leg) => leg.zero_stage === 3 || dataOf(leg) === 1);
 const nameOf = (layout) => Object.entries(layout).map(([key, value]) => `${key} ${value}`).join(", ");
-// Ranks that train different rows.
-const dataOf = ({ ranks, tensor_parallel_degree: tensor = 1, pipeline_parallel_degree: pipeline = 1 }) =>
-    ranks / tensor / pipeline;
-
 const specOf = (method, layout, steps) => {
     const rows = ROWS / dataOf(layout);
     return {
@@ -45,14 +46,14 @@ async function leg(method, layout, steps, folder) {
     return runRanks(folder, layout.ranks);
 }
 
-async function checkMethod(name, method) {
+async function checkMethod(name, method, legs = LEGS, keys = {}) {
     const alone = newFolder();
     const folder = newFolder();
     let steps = 0;
-    await leg(method, ALONE, STEPS * LEGS.length, alone);
-    for (const layout of LEGS) {
+    await leg(method, ALONE, STEPS * legs.length, alone);
+    for (const layout of legs) {
         const what = `${name}, continued with ${nameOf(layout)}`;
-        const end = await leg(method, layout, steps + STEPS, folder);
+        const end = await leg({ ...method, ...keys }, layout, steps + STEPS, folder);
         if (/not in this version/.test(end.stderr)) {
             skip(what, "this version refuses it");
             continue;
@@ -71,7 +72,9 @@ async function checkMethod(name, method) {
 
 if (hasMpi) {
     await checkMethod("lora", {});
-    await checkMethod("full", { finetuning_type: "full", learning_rate: 1e-4 });
+    const full = { finetuning_type: "full", learning_rate: 1e-4 };
+    await checkMethod("full", full);
+    await checkMethod("full, in host memory", full, LEGS_AWAY, { param_offloading: true });
     if (process.argv.includes("--full")) await checkMethod("dora", { use_dora: true });
 } else {
     skip("layouts", "this build has no plimsoll-mpi.so, or there is no mpirun");

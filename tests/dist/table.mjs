@@ -124,5 +124,6 @@ if (!hasMpi) {
         const small = worlds.filter((w) => w < 8);
         await cell(undefined, small[i % small.length], name, methods[i % methods.length]);
     }
+    for (const world of [1, 2, 3]) await cell(undefined, world, "ZeRO-3 + offload", "full");
 }
 finish();

@@ -102,18 +102,23 @@ await check("a damaged newest checkpoint is passed over", async () => {
     assertSame(folder, wanted);
 });
 
-await check("states of AdamW may wait in host memory before a stop only, or after it only", async () => {
-    const full = KINDS["full with checkpointing"];
-    const wanted = await reference(full);
-    for (const away of [true, false]) {
-        const { folder } = await disturbed({ ...full, optimizer_offloading: away }, "SIGKILL", 6);
-        const path = join(folder, "spec.json");
-        const spec = JSON.parse(readFileSync(path, "utf8"));
-        writeFileSync(path, JSON.stringify({ ...spec, optimizer_offloading: !away }));
-        assert.equal((await run(folder)).code, 0);
-        assertSame(folder, wanted);
-    }
-});
+for (const [what, key] of [
+    ["states of AdamW", "optimizer_offloading"],
+    ["states and what is trained", "param_offloading"],
+]) {
+    await check(`${what} may wait in host memory before a stop only, or after it only`, async () => {
+        const full = KINDS["full with checkpointing"];
+        const wanted = await reference(full);
+        for (const away of [true, false]) {
+            const { folder } = await disturbed({ ...full, [key]: away }, "SIGKILL", 6);
+            const path = join(folder, "spec.json");
+            const spec = JSON.parse(readFileSync(path, "utf8"));
+            writeFileSync(path, JSON.stringify({ ...spec, [key]: !away }));
+            assert.equal((await run(folder)).code, 0);
+            assertSame(folder, wanted);
+        }
+    });
+}
 
 await check("a half-written event line of a killed rank is cut off", async () => {
     const { folder } = await disturbed(LORA, "SIGKILL", 5);

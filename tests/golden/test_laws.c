@@ -63,7 +63,7 @@ struct layout_case {
     int64_t micro_rows;
     bool packing, checkpointing, offloading;
     bool away;  /* AdamW's states are in host memory */
-    bool visit; /* frozen weights are there */
+    bool visit; /* weights are there, and in full fine-tuning the states too */
     bool some;  /* of the layers only the first is checkpointed */
     bool moves; /* the layout is another one at every step, and every other step is begun twice */
     int64_t chunk_rows;
@@ -196,7 +196,7 @@ static void test_null_device_keeps_the_same_books(void **state) {
         const struct layout_case c = {.micro_rows = 4,
                                       .packing = bits & 2,
                                       .away = bits & 2 && bits != 10,
-                                      .visit = (bits == 6 || bits == 10),
+                                      .visit = bits == 6 || bits == 7 || bits == 10,
                                       .checkpointing = tails ? bits & 1 : bits & 4,
                                       .some = bits == 5 || bits == 11,
                                       .offloading = bits >= 9 && bits & 1,
@@ -332,6 +332,12 @@ static void test_offloading_changes_no_bit(void **state) {
     there = here = (struct layout_case){.micro_rows = 4};
     there.away = true;
     compare_bits(golden_has(full.family, full.variant) ? &full : &lora, &here, &there);
+    for (int bits = 0; bits < 2 && golden_has(full.family, full.variant); bits++) {
+        there = here =
+            (struct layout_case){.micro_rows = 4, .checkpointing = bits & 1, .packing = bits & 1};
+        there.visit = true;
+        compare_bits(&full, &here, &there);
+    }
 }
 
 /* Dropout masks are keyed by (seed, step, sample, position, module): the layout must not show in

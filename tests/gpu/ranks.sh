@@ -40,11 +40,10 @@ keys_of() {
     *) echo "ranks.sh: $1 is no layout" >&2 && exit 2 ;;
     esac
 }
-# What is trained in full stays where it is; its states leave.
+# Weights and states leave, of adapters and of all that is trained.
 beside() {
     [ "$1" = offload ] || return 0
-    printf ', "optimizer_offloading": true'
-    case $2 in *'"full"'*) ;; *) printf ', "param_offloading": true' ;; esac
+    printf ', "optimizer_offloading": true, "param_offloading": true'
 }
 
 # spec RANKS DEVICE ROWS KEYS: a run folder for steps of so many rows; KEYS are further keys of the spec. What the
@@ -55,7 +54,7 @@ spec() {
     case $layout in tp) ;; pp) micro=1 ;; *) each=$(($3 / $1)) ;; esac
     cat >"$folder/spec.json" <<SPEC
 {"parallel": {"ranks": $1$(keys_of "$layout" "$1")}, "device": "$2", "per_device_train_batch_size": $micro,
- "gradient_accumulation_steps": $((each / micro))$(beside "$layout" "$4"), $4}
+ "gradient_accumulation_steps": $((each / micro))$(beside "$layout"), $4}
 SPEC
     printf '%s\n' "$folder"
 }

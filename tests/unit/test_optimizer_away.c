@@ -98,11 +98,11 @@ static void test_states_away_give_the_same_bits(void **state) {
     struct tensor *const grad = new_tensor(&p, 1), *const m = new_tensor(&p, 0);
     struct tensor *const v = new_tensor(&p, 0), *const here = new_tensor(&p, 2);
     struct tensor *const there = new_tensor(&p, 2);
-    must(away_open(&away, &p.space, COUNT, &e), &e);
+    must(away_open(&away, &p.space, COUNT, NULL, &e), &e);
     for (int64_t step = 1; step <= UPDATES; step++) {
         struct work w = {p.device, tensor_f32(here), tensor_f32(grad), &one, step, 0};
         const struct work *const first = &w;
-        const struct away_slice all = {0, COUNT, {tensor_f32(m), tensor_f32(v)}};
+        const struct away_slice all = {0, COUNT, {tensor_f32(m), tensor_f32(v)}, {NULL}};
         must(visit(&first, &all, &e), &e);
         struct work twin = {p.device, tensor_f32(there), tensor_f32(grad), &one, step, 0};
         const struct work *const second = &twin;
@@ -111,8 +111,8 @@ static void test_states_away_give_the_same_bits(void **state) {
     }
     const size_t bytes = COUNT * sizeof(float);
     assert_memory_equal(tensor_f32(here), tensor_f32(there), bytes);
-    assert_memory_equal(away.host[0], tensor_f32(m), bytes);
-    assert_memory_equal(away.host[1], tensor_f32(v), bytes);
+    assert_memory_equal(away_state(&away, 0), tensor_f32(m), bytes);
+    assert_memory_equal(away_state(&away, 1), tensor_f32(v), bytes);
     away_close(&away);
     struct tensor *const all[] = {grad, m, v, here, there};
     for (size_t i = 0; i < COUNT_OF(all); i++) {
@@ -129,7 +129,7 @@ static void test_null_device_plans_states_of_any_size(void **state) {
     struct states_away away = {0};
     const int64_t count = INT64_C(70) << 30;
     place_open(&p, "null:cuda");
-    must(away_open(&away, &p.space, count, &e), &e);
+    must(away_open(&away, &p.space, count, NULL, &e), &e);
     assert_int_equal(p.space.host_bytes, 8 * count);
     struct arena_stats stats;
     arena_get_stats(p.arena, &stats);
@@ -147,7 +147,7 @@ static void test_no_room_on_the_device_is_told_and_leaves_nothing(void **state) 
     must(device_open(&p.device, "cpu", &options, &e), &e);
     must(arena_open(&p.arena, p.device, 24 << 20, &e), &e);
     p.space = (struct tensor_space){.device = p.device, .arena = p.arena};
-    assert_int_equal(away_open(&away, &p.space, COUNT, &e), STATUS_OOM);
+    assert_int_equal(away_open(&away, &p.space, COUNT, NULL, &e), STATUS_OOM);
     away_close(&away);
     struct arena_stats stats;
     arena_get_stats(p.arena, &stats);

@@ -168,6 +168,12 @@ static void test_spec_keysTogether_areChecked(void **state) {
     expect_error(WITH("\"fp16\":true"), "fp16", "cuda:N");
     expect_error(WITH("\"tf32\":true"), "tf32", "cuda:N");
     expect_error(WITH("\"stochastic_rounding\":true"), "stochastic_rounding", "cuda:N");
+    expect_error(WITH("\"finetuning_type\":\"full\",\"param_offloading\":true,"
+                      "\"parallel\":{\"ranks\":2,\"zero_stage\":1}"),
+                 "param_offloading", "parallel.zero_stage 3");
+    expect_error(WITH("\"finetuning_type\":\"full\",\"param_offloading\":true,\"bf16\":true,"
+                      "\"device\":\"cuda:0\",\"stochastic_rounding\":true"),
+                 "param_offloading", "stochastic_rounding");
     expect_error(WITH("\"device\":\"cuda:0\",\"stochastic_rounding\":true,\"bf16\":true"),
                  "stochastic_rounding", "full");
     expect_error(WITH("\"target_modules\":[]"), "target_modules", "empty");

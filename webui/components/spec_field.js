@@ -42,7 +42,7 @@ const LABELS = {
     "memory.allow": "What may be proposed besides",
     gradient_checkpointing_layers: "Checkpointed layers",
     optimizer_offloading: "Keep the optimizer in host memory",
-    param_offloading: "Keep frozen weights in host memory",
+    param_offloading: "Keep weights in host memory",
     "parallel.ranks": "Ranks",
     "parallel.layout": "Layout of the ranks",
     "parallel.zero_stage": "ZeRO stage",
