@@ -34,8 +34,9 @@ struct states_away {
     struct away_lane lanes[AWAY_LANES]; /* the states are first, f32, of device_stage_new */
 };
 
-/* Takes host memory (8 bytes an element, zeros) and the rooms; guests NULL: none. Release
- * with away_close, also after an error. STATUS_OOM when the device has no room, STATUS_DEVICE when the host has none. */
+/* Takes host memory (8 bytes an element, zeros) and the rooms; guests NULL: none. Release with
+ * away_close, also after an error. STATUS_OOM when the device has no room, STATUS_DEVICE when the
+ * host has none. */
 enum status away_open(struct states_away *a, struct tensor_space *space, int64_t count,
                       const struct away_guest guests[AWAY_GUESTS], struct err *e);
 void away_close(struct states_away *a);
