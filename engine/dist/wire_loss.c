@@ -134,7 +134,7 @@ void wire_judge(struct wire *w) {
     judge_own(w);
     if (w->lost_ns) return;
     judge_joining(w, now);
-    judge_silence(w, now);
+    judge_silence(w, w->turned_ns); /* this thread may have been stopped since the turn began */
     judge_patience(w, now);
 }
 

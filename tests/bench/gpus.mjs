@@ -20,6 +20,8 @@ export async function* cases() {
     const lines = objects(given ? read('ranks.jsonl') : ran('ranks.sh', 'bench'));
     const { gemm_tflops, ...stamp } = readStamp(given ? read('stamp.json') : ran('stamp.sh'));
     const peers = given && existsSync(join(given, 'peers.jsonl')) ? objects(read('peers.jsonl')) : [];
-    for (const line of lines) yield { ...stamp, ...line };
-    for (const { peer, ...line } of peers) yield { ...stamp, ...line, layout: peer };
+    for (const { peer, case: name, layout = peer, documents, ...line } of [...lines, ...peers]) {
+        const what = `${name.replace('-ranks', '')} ${layout}${documents === 'short' ? ', short documents' : ''}`;
+        yield { ...stamp, case: what, ...line };
+    }
 }

@@ -67,7 +67,7 @@ def rank(place, world, way):
     peak = torch.tensor(torch.cuda.max_memory_allocated() / 2**30, device="cuda")
     dist.all_reduce(peak, dist.ReduceOp.MAX)
     if place == 0:
-        result = dict(case="1.5b-full-ranks", peer=f"PyTorch {way}", ranks=world, tok_s=world * ROWS * LENGTH / median)
+        result = dict(case="1.5b-full-ranks", peer=f"PyTorch {way}", ranks=world, tok_s=round(world * ROWS * LENGTH / median))
         print(json.dumps(dict(**result, peak_gib=peak.item())), flush=True)
     dist.destroy_process_group()
 

@@ -38,12 +38,13 @@ const ABOUT = {
         'against 52,607).',
     gpus:
         'Qwen2.5-1.5B with random weights on all cards of a machine and on one (`tests/gpu/ranks.sh bench`), by ' +
-        'what the ranks divide (`parallel.*`): 4 rows of 2048 tokens a rank, one document a row, bf16; tp and pp ' +
-        'share the rows of both, pp a row at a time. Tokens a second of the whole step, median of ten steps; ' +
-        'efficiency is the rate over that of as many single cards; peak_gib is the fullest rank\'s allocator. ' +
-        'hidden: of the time that exchanges add when nothing runs beside them (PLIMSOLL_NO_OVERLAP=1), what is not ' +
-        'added when it may; where they add next to nothing it is noise. Peers of the same run ' +
-        '(`tests/bench/gpus_peers.py`): f32 masters, bf16 computing, compiled layers, FSDP2 a decoder layer.',
+        'what the ranks divide (`parallel.*`): 4 rows of 2048 tokens a rank, bf16; tp and pp share the rows of ' +
+        'both, pp a row at a time. Documents are as long as a row, or where it says so short and packed, which ' +
+        'spares attention. Tokens a second of the whole step, median of ten steps; efficiency is the rate over ' +
+        'that of as many single cards; peak_gib is the fullest rank\'s allocator. hidden: of the time that ' +
+        'exchanges add when nothing runs beside them (PLIMSOLL_NO_OVERLAP=1), what is not added when it may; where ' +
+        'they add next to nothing it is noise. Peers of the same runs (`tests/bench/gpus_peers.py`): f32 masters, ' +
+        'bf16 computing, compiled layers, FSDP2 a decoder layer.',
     links:
         'Exchanges between the cards of a machine through NCCL (`tests/gpu/ranks.sh links`), each beside nothing ' +
         'else, mean of ten calls in a row. gb_s is the whole buffer over the time of a call: of an all-gather or a ' +

@@ -176,7 +176,7 @@ speed() {
     local folder last_step=13
     folder=$(spec "$1" cuda "$3" "\"model\": \"$model\", \"bf16\": true, \"finetuning_type\": \"$2\",
         \"max_steps\": 1000, \"loss_chunk_rows\": 4096, \"data\": {\"max_length\": 2048,
-        \"format\": \"text\", \"train_files\": [\"$work/rows.jsonl\"]}")
+        \"packing_strategy\": \"rows\", \"train_files\": [\"$work/rows.jsonl\"]}")
     by_name "$1" "$folder" || return 1
     sed -n 's/.*"kind":"step".*"tokens_per_second":\([0-9.e+]*\),.*/\1/p' "$folder/events.0.jsonl" \
         | sed -n "4,${last_step}p" | sort -g | awk '{ v[NR] = $1 } END { printf "%s ", v[int((NR + 1) / 2)] }'
@@ -190,7 +190,8 @@ speed() {
 bench() {
     local i kind one all serial rows=$((4 * cards))
     model=${PLIMSOLL_BENCH_FOLDER:-$gpu_root/var/bench/start-gpu}/qwen2.5-1.5b
-    # Documents longer than a row, as a peer that is given whole rows sees them: short ones would spare attention.
+    # Documents longer than a row, as a peer that is given whole rows sees them: short ones would spare attention. What
+    # is left of each shares rows with others, so that all rows are full.
     for ((i = 0; i < 64; i++)); do
         printf '{"text": "%s"}\n' "$(printf 'All hands aloft to reef the topsails! %.0s' {1..400})"
     done >"$work/rows.jsonl"
