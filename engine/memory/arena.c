@@ -340,7 +340,9 @@ static void count_window(struct arena_stats *s) {
 /* Blocks by number and as asked for; `sign` is -1 for a release. */
 static void count_block(struct arena *arena, const struct arena_block *block, int sign) {
     struct arena_stats *const s = &arena->stats;
-    if (arena->followed && str_equal(block->label.what, arena->followed))
+    /* Most differ in their first letter, and a plan asks for millions. */
+    if (arena->followed && block->label.what && block->label.what[0] == arena->followed[0] &&
+        str_equal(block->label.what, arena->followed))
         s->followed += sign * block->bytes;
     if (s->followed > s->followed_peak) s->followed_peak = s->followed;
     s->live += sign;

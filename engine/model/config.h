@@ -5,6 +5,7 @@
 #define PLIMSOLL_ENGINE_MODEL_CONFIG_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -70,6 +71,15 @@ enum status model_config_load(struct model_config *c, const char *folder, struct
  * run's limit rather than each batch's keeps the loss independent of how batches are cut. */
 void rope_frequencies(const struct model_config *c, const struct rope_config *rope,
                       int64_t length_max, float *inv_freq, float *attention_factor);
+
+/* "model.layers.N." + part + end, into `to` of so many bytes, which are enough: plans that compare
+ * layouts make these names by the hundred thousand, so not by printf. A negative layer: without the
+ * prefix. */
+struct tensor_name {
+    int64_t layer;
+    const char *part, *end;
+};
+void model_tensor_name(const struct tensor_name *name, char *to, size_t size);
 
 /* Parameters in matrix products and in all, from the shapes alone. */
 int64_t model_parameter_count(const struct model_config *c);

@@ -35,20 +35,11 @@ static struct param *add_param(struct param **list, size_t *count, size_t *capac
     return p;
 }
 
-/* A model of 80 layers is declared for every layout that a plan compares: a printf for each of its
- * names would be a sixth of that. */
-static void join_name(char to[PARAM_NAME_MAX], const char *first, const char *then) {
-    const size_t a = strlen(first), b = strlen(then);
-    ASSERT(a + b < PARAM_NAME_MAX);
-    memcpy(to, first, a);
-    memcpy(to + a, then, b + 1);
-}
-
 /* A base parameter; `p` has all but the name. Vectors are storages of one row, cut by elements. */
 static void name_param(struct model *m, const char *name, const struct param *p) {
     struct param *const to = add_param(&m->params, &m->param_count, &m->param_capacity);
     *to = *p;
-    join_name(to->name, name, "");
+    model_tensor_name(&(struct tensor_name){-1, name, ""}, to->name, sizeof to->name);
 }
 
 static void name_adapter(struct model *m, const char *module, const char *end,
@@ -248,13 +239,13 @@ static void name_weight(struct model *m, const struct linear_layout *l, const st
                                  .whole_cols = of->inputs.whole,
                                  .from_col = of->inputs.first};
     const struct param bias = {.storage = l->bias, .first_row = first, .rank = 1, .whole_cols = 1};
-    join_name(name, module->name, ".weight");
+    model_tensor_name(&(struct tensor_name){-1, module->name, ".weight"}, name, sizeof name);
     for (int64_t i = 0; i < module->run_count; i++) {
         const struct param p = run_of(module, i, &weight);
         name_param(m, name, &p);
     }
     if (l->bias < 0) return;
-    join_name(name, module->name, ".bias");
+    model_tensor_name(&(struct tensor_name){-1, module->name, ".bias"}, name, sizeof name);
     for (int64_t i = 0; i < module->run_count; i++) {
         struct param p = run_of(module, i, &bias);
         if (divides_inputs(of)) p.sharers = m->division.world;
@@ -288,7 +279,7 @@ static void add_linear(struct layout *layout, struct model *m, struct linear_lay
 
 static struct module module_of(int64_t layer, const char *part) {
     struct module module = {0};
-    snprintf(module.name, sizeof module.name, "model.layers.%lld.%s", (long long)layer, part);
+    model_tensor_name(&(struct tensor_name){layer, part, ""}, module.name, sizeof module.name);
     return module;
 }
 
@@ -315,7 +306,7 @@ static struct module module_with(int64_t layer, const char *part, const struct c
 
 static int64_t layer_norm(struct model *m, int64_t layer, const char *part, int64_t width) {
     char name[PARAM_NAME_MAX];
-    snprintf(name, sizeof name, "model.layers.%lld.%s.weight", (long long)layer, part);
+    model_tensor_name(&(struct tensor_name){layer, part, ".weight"}, name, sizeof name);
     return add_vector(m, PARAM_NORM, name, width);
 }
 

@@ -3,10 +3,33 @@
  * One walk serves checking weights, counting parameters, making random models and writing results,
  * so that these can never disagree. Linear weights are stored [out, in]; a tied head has no tensor
  * of its own. */
-#include <stdio.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "engine/model/config.h"
+
+static size_t put(char *to, size_t used, size_t size, const char *text) {
+    const size_t length = strlen(text);
+    ASSERT(used + length < size);
+    memcpy(to + used, text, length + 1);
+    return used + length;
+}
+
+void model_tensor_name(const struct tensor_name *name, char *to, size_t size) {
+    char digits[24] = "";
+    size_t used = 0, first = sizeof digits - 1;
+    if (name->layer >= 0) {
+        int64_t rest = name->layer;
+        digits[--first] = '.';
+        do {
+            digits[--first] = (char)('0' + rest % 10);
+        } while ((rest /= 10) > 0);
+        used = put(to, used, size, "model.layers.");
+        used = put(to, used, size, digits + first);
+    }
+    used = put(to, used, size, name->part);
+    (void)put(to, used, size, name->end);
+}
 
 /* A walk in progress. `stopped` is set when the caller has seen enough. */
 struct walk {
@@ -16,23 +39,21 @@ struct walk {
     bool stopped;
 };
 
-static void emit(struct walk *w, const char *name, int64_t rows, int64_t cols) {
+static void emit_part(struct walk *w, const char *part, const char *end, int64_t rows,
+                      int64_t cols) {
     if (w->stopped) return;
     struct model_tensor t = {.rank = cols ? 2 : 1, .shape = {rows, cols}};
-    if (w->layer < 0) {
-        snprintf(t.name, sizeof t.name, "%s", name);
-    } else {
-        snprintf(t.name, sizeof t.name, "model.layers.%lld.%s", (long long)w->layer, name);
-    }
+    model_tensor_name(&(struct tensor_name){w->layer, part, end}, t.name, sizeof t.name);
     w->stopped = !w->fn(w->context, &t);
 }
 
+static void emit(struct walk *w, const char *name, int64_t rows, int64_t cols) {
+    emit_part(w, name, "", rows, cols);
+}
+
 static void linear(struct walk *w, const char *module, int64_t out, int64_t in, bool bias) {
-    char name[96];
-    snprintf(name, sizeof name, "%s.weight", module);
-    emit(w, name, out, in);
-    snprintf(name, sizeof name, "%s.bias", module);
-    if (bias) emit(w, name, out, 0);
+    emit_part(w, module, ".weight", out, in);
+    if (bias) emit_part(w, module, ".bias", out, 0);
 }
 
 static void attention(struct walk *w, const struct model_config *c) {
