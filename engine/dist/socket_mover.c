@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/socket.h"
-#include "engine/dist/links.h"
+#include "engine/dist/socket_links.h"
 
 enum { HEAD_MAGIC = 0x504c4d44, REST_MS = 20, LOOK_MS = 500, GRACE_MS = 1000 };
 

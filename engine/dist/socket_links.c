@@ -1,10 +1,10 @@
-/* links.c - see links.h.
+/* socket_links.c - see socket_links.h.
  *
  * The higher rank calls the lower one. Three words pass: the caller says who it is and the secret,
  * the other answers with the same, the caller says yes. Only then does the connection count on
  * either side; a caller that gets no answer (another program may listen at that address) hangs up
  * and tries the next address. */
-#include "engine/dist/links.h"
+#include "engine/dist/socket_links.h"
 
 #include <poll.h>
 #include <string.h>

@@ -1,9 +1,9 @@
-/* links.h - one connection between every two ranks, for device data where there is no MPI.
+/* socket_links.h - one connection between every two ranks, for device data where there is no MPI.
  *
  * Made all at once when a run starts, so that two machines that cannot talk are named before any
  * work. Only processes that got the secret through the host channel (wire.h) are let in. */
-#ifndef PLIMSOLL_ENGINE_DIST_LINKS_H
-#define PLIMSOLL_ENGINE_DIST_LINKS_H
+#ifndef PLIMSOLL_ENGINE_DIST_SOCKET_LINKS_H
+#define PLIMSOLL_ENGINE_DIST_SOCKET_LINKS_H
 
 #include "engine/dist/comm.h"
 
