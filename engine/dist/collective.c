@@ -194,36 +194,6 @@ enum status comm_reduce_scatter(struct comm_group *g, struct device *device,
     return status;
 }
 
-/* Long messages are cut; between two ranks the parts arrive in order. Returns how many there are;
- * `out` may be NULL, to count. */
-static int64_t cut_message(const struct mpi_message *whole, struct mpi_message *out) {
-    int64_t used = 0;
-    for (int64_t at = 0; at < whole->bytes; at += MPI_MESSAGE_MAX) {
-        if (out) {
-            out[used] = *whole;
-            out[used].data = (char *)whole->data + at;
-            out[used].bytes = min_i64(whole->bytes - at, MPI_MESSAGE_MAX);
-        }
-        used++;
-    }
-    return used;
-}
-
-static enum status exchange_on_host(struct comm_group *g, const struct mpi_message *messages,
-                                    int64_t count, struct err *e) {
-    int64_t needed = 0, used = 0;
-    for (int64_t i = 0; i < count; i++) {
-        needed += cut_message(&messages[i], NULL);
-    }
-    struct mpi_message *const parts = mem_new((size_t)needed, sizeof *parts);
-    for (int64_t i = 0; i < count; i++) {
-        used += cut_message(&messages[i], parts + used);
-    }
-    const enum status status = mover_exchange(g->comm, parts, used, e);
-    mem_free(parts);
-    return status;
-}
-
 /* Own piece to all, theirs to here. */
 static enum status share_on_host(struct comm_group *g, const struct comm_buffer *b, struct err *e) {
     struct mpi_message *const messages = mem_new((size_t)g->world * 2, sizeof *messages);
@@ -239,7 +209,7 @@ static enum status share_on_host(struct comm_group *g, const struct comm_buffer 
                                                     .sends = sends == 1};
         }
     }
-    const enum status status = exchange_on_host(g, messages, used, e);
+    const enum status status = mover_exchange(g->comm, messages, used, e);
     mem_free(messages);
     return status;
 }

@@ -134,8 +134,9 @@ static enum status report_failure(struct comm *c, int64_t peer, const char *why,
     return wire_report(c->wire, peer, text, e);
 }
 
-enum status mover_exchange(struct comm *c, const struct mpi_message *messages, int64_t count,
-                           struct err *e) {
+/* Messages that are short enough. */
+static enum status exchange_parts(struct comm *c, const struct mpi_message *messages, int64_t count,
+                                  struct err *e) {
     struct mover *const m = c->mover;
     char why[MPI_MODULE_TEXT] = "";
     const int64_t began = clock_steady_ns();
@@ -157,4 +158,34 @@ enum status mover_exchange(struct comm *c, const struct mpi_message *messages, i
     }
     c->waited_ns += clock_steady_ns() - began;
     return STATUS_OK;
+}
+
+/* Returns how many parts there are; `out` may be NULL, to count. */
+static int64_t cut_message(const struct mpi_message *whole, struct mpi_message *out) {
+    int64_t used = 0;
+    for (int64_t at = 0; at < whole->bytes; at += MPI_MESSAGE_MAX) {
+        const int64_t left = whole->bytes - at;
+        if (out) {
+            out[used] = *whole;
+            out[used].data = (char *)whole->data + at;
+            out[used].bytes = left < MPI_MESSAGE_MAX ? left : MPI_MESSAGE_MAX;
+        }
+        used++;
+    }
+    return used;
+}
+
+enum status mover_exchange(struct comm *c, const struct mpi_message *messages, int64_t count,
+                           struct err *e) {
+    int64_t needed = 0, used = 0;
+    for (int64_t i = 0; i < count; i++) {
+        needed += cut_message(&messages[i], NULL);
+    }
+    struct mpi_message *const parts = mem_new((size_t)needed, sizeof *parts);
+    for (int64_t i = 0; i < count; i++) {
+        used += cut_message(&messages[i], parts + used);
+    }
+    const enum status status = exchange_parts(c, parts, used, e);
+    mem_free(parts);
+    return status;
 }

@@ -17,7 +17,8 @@ enum status mover_open(struct mover **out, struct comm *c, const struct comm_pla
                        struct err *e);
 /* in_order: all ranks come here, and MPI is left as it wants to be left; else only forgotten. */
 void mover_close(struct mover *m, bool in_order);
-/* All these messages, started together; returns when they are done. STATUS_LOST as comm says. */
+/* All these messages, of any length, started together; returns when they are done. Long ones travel
+ * in parts of MPI_MESSAGE_MAX, in order. STATUS_LOST as comm says. */
 enum status mover_exchange(struct comm *c, const struct mpi_message *messages, int64_t count,
                            struct err *e);
 

@@ -86,3 +86,18 @@ struct tensor *gradient_take(struct gradient *g) {
     g->value = NULL;
     return value;
 }
+
+enum status gradient_add_columns(struct gradient *g, const struct tensor *dy, struct err *e) {
+    struct tensor *value = NULL;
+    bool accumulate = false;
+    if (!g) return STATUS_OK;
+    TRY(gradient_target(g, &value, &accumulate, e));
+    const struct column_sum_args sum = {.rows = dy->rows,
+                                        .cols = dy->cols,
+                                        .dtype = dy->dtype,
+                                        .x = dy->data,
+                                        .ld_x = dy->ld,
+                                        .out = tensor_f32(value),
+                                        .accumulate = accumulate};
+    return device_column_sum(dy->space->device, &sum, e);
+}

@@ -85,17 +85,7 @@ static enum status weight_backward(const struct node *node, const struct tensor 
                                        .c = tensor_matrix(value)};
         TRY(gemm(x, &args, e));
     }
-    if (!node->inputs[INPUT_BIAS]) return STATUS_OK;
-    const struct tensor *const dy = node->gradient;
-    TRY(gradient_target(node->inputs[INPUT_BIAS], &value, &accumulate, e));
-    const struct column_sum_args sum = {.rows = dy->rows,
-                                        .cols = dy->cols,
-                                        .dtype = dy->dtype,
-                                        .x = dy->data,
-                                        .ld_x = dy->ld,
-                                        .out = tensor_f32(value),
-                                        .accumulate = accumulate};
-    return device_column_sum(dy->space->device, &sum, e);
+    return gradient_add_columns(node->inputs[INPUT_BIAS], node->gradient, e);
 }
 
 /* dB += scaling * dz[:, rows]^T xa[:, ranks] */

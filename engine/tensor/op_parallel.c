@@ -136,29 +136,12 @@ enum status op_gather_members(struct tape *tape, struct comm_group *group, struc
 
 enum { INPUT_SUMMED, INPUT_BIAS };
 
-/* dbias += the sum over this member's rows. */
-static enum status bias_backward(const struct node *node, struct err *e) {
-    const struct tensor *const dy = node->gradient;
-    struct tensor *value = NULL;
-    bool accumulate = false;
-    if (!node->inputs[INPUT_BIAS]) return STATUS_OK;
-    TRY(gradient_target(node->inputs[INPUT_BIAS], &value, &accumulate, e));
-    const struct column_sum_args sum = {.rows = dy->rows,
-                                        .cols = dy->cols,
-                                        .dtype = dy->dtype,
-                                        .x = dy->data,
-                                        .ld_x = dy->ld,
-                                        .out = tensor_f32(value),
-                                        .accumulate = accumulate};
-    return device_column_sum(dy->space->device, &sum, e);
-}
-
 static enum status scatter_backward(struct tape *tape, struct node *node, struct err *e) {
     struct parallel_extra extra;
     memcpy(&extra, node->extra, sizeof extra);
     struct gradient *const target = node->inputs[INPUT_SUMMED];
     struct tensor *dx = NULL;
-    TRY(bias_backward(node, e));
+    TRY(gradient_add_columns(node->inputs[INPUT_BIAS], node->gradient, e)); /* of own rows */
     if (!target) return STATUS_OK;
     TRY(tensor_activation(tape->space, target->rows, target->cols, target->tail, &dx, e));
     enum status status = gather_rows(extra.group, node->gradient, dx, e);

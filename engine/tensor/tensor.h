@@ -184,6 +184,8 @@ enum status gradient_target(struct gradient *g, struct tensor **value, bool *acc
 /* Adds a whole tensor; takes a reference instead of copying when nothing is there yet and it has
  * the tail that is needed. */
 enum status gradient_add(struct gradient *g, struct tensor *contribution, struct err *e);
+/* Adds the column sums of dy: the gradient of a bias [1,cols]. NULL: nobody wants it. */
+enum status gradient_add_columns(struct gradient *g, const struct tensor *dy, struct err *e);
 /* Takes the value out, *out may become NULL. The caller owns the reference. Not for persistent
  * gradients. */
 struct tensor *gradient_take(struct gradient *g);

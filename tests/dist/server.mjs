@@ -20,6 +20,7 @@ import {
     waitOver,
     waitStep,
 } from "../api/support_server.mjs";
+import { isAlive } from "./support_ranks.mjs";
 
 const { check, skip, close } = createChecks();
 const WORLD = 3;
@@ -33,13 +34,6 @@ let server = await startServer({ data });
 const pidOf = (id, rank) => {
     const file = path.join(data, "runs", id, `rank.${rank}.pid`);
     return existsSync(file) ? JSON.parse(readFileSync(file, "utf8")).pid : null;
-};
-const isAlive = (pid) => {
-    try {
-        return !/\) [ZX] /.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
-    } catch {
-        return false;
-    }
 };
 const pidsOf = (id) => Array.from({ length: WORLD }, (_, rank) => pidOf(id, rank));
 const messages = async (id) =>
